@@ -1,0 +1,139 @@
+"""How fast the loop is, as ratios measured in one run: ``python benchmarks/loop.py [--quick]``.
+
+Compared variants take turns, so a busy machine slows both. ``ratio`` is the median over turns of wall time; beside it
+stand the ratio of the best times and the median ratio of processor time. Where they disagree, the machine was busy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+import fedfeat
+import measure
+import sizes
+from registered import registered
+from timing import Row, hardware, slug
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def run(device: torch.device, quick: bool, console: Console) -> dict[str, Any]:
+    """Measure everything and return all numbers."""
+    started, load = time.time(), os.getloadavg()
+    name = hardware(device)
+    kind = device.type
+    digits, noise, resnet = (make(kind, quick) for make in (sizes.small, sizes.small_noise, sizes.resnet))
+    rows: list[Row] = []
+    same: dict[str, Any] = {}
+    for size in (digits, resnet):
+        console.print(f"our loop and a bare one, {size.name} on {size.data} ...", style="dim")
+        found, same[size.name] = measure.against_bare(size)
+        rows.append(found)
+    console.print("first and last task ...", style="dim")
+    rows += [measure.over_tasks(noise, method) for method in ("replay", "fedcbdr")]
+    console.print("few and many registered clients ...", style="dim")
+    found_rows, registration = registered(kind, quick)
+    rows += found_rows
+    lone = replace(resnet, clients=1)
+    for size, parts in ((noise, measure.FEAT_PARTS), (lone, measure.FEAT_PARTS[-1:] if quick else measure.FEAT_PARTS)):
+        console.print(f"parts of FEAT, {size.name} ...", style="dim")
+        rows += measure.feat_parts(size, parts)
+    return {
+        "quick": quick,
+        "date": time.strftime("%Y-%m-%d", time.localtime(started)),
+        "seconds": time.time() - started,
+        "hardware": {"name": name, "device": str(device), "cpus": os.cpu_count(), "platform": platform.platform()},
+        "load_average": {"before": load[0], "after": os.getloadavg()[0]},
+        "versions": {
+            "fedfeat": fedfeat.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+        },
+        "settings": {
+            "against_bare": [digits.describe(), resnet.describe()],
+            "over_tasks": noise.describe(),
+            "registered": registration,
+            "feat_parts": [noise.describe(), lone.describe()],
+        },
+        "same_model": same,
+        "rows": [r.to_json() for r in rows],
+    }
+
+
+def show(result: dict[str, Any], console: Console) -> None:
+    """Print the table and what to make of it."""
+    title = f"{result['hardware']['name']}, PyTorch {result['versions']['torch']}"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in ("measured", "base", "value", "of base", "unit", "ratio", "of best", "of CPU", "target", "turns"):
+        left = column in ("measured", "base", "unit")
+        table.add_column(column, justify="left" if left else "right", no_wrap=True)
+    section = ""
+    for r in result["rows"]:
+        if r["section"] != section:
+            section = r["section"]
+            table.add_row(f"[bold]{section}[/]")
+        ratios = [r["ratio"], r["ratio_of_best"], r["ratio_of_cpu"]]
+        missed = r["target"] is not None and min(x for x in ratios if x is not None) > r["target"]
+        table.add_row(
+            f"  {r['variant']}",
+            r["base"],
+            f"{r['value']:.4g}",
+            f"{r['base_value']:.4g}",
+            r["unit"],
+            f"[{'red' if missed else 'bold'}]{r['ratio']:.3f}[/]",
+            *("" if x is None else f"{x:.3f}" for x in ratios[1:]),
+            "" if r["target"] is None else f"{r['target']:.2f}",
+            str(len(r["values"])),
+        )
+    console.print(table)
+    for name, same in result["same_model"].items():
+        word = "agree" if same["passed"] else "[red]DISAGREE[/]"
+        apart = (
+            f"by {same['worst_difference']:.0e} of what a round changes" if same["worst_difference"] else "by nothing"
+        )
+        console.print(
+            f"{name}: our averaged weights and the bare loop's {word} after each of {same['rounds']} rounds: "
+            f"they differ {apart}, at most"
+        )
+    load = result["load_average"]
+    console.print(
+        f"load average {load['before']:.1f} before and {load['after']:.1f} after on "
+        f"{result['hardware']['cpus']} CPUs; {result['seconds']:.0f} s"
+    )
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: does it run, not how fast")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the result file")
+    arguments = parser.parse_args()
+    console = Console()
+    console.width = max(console.width, 140)
+    result = run(torch.device(arguments.device), arguments.quick, console)
+    show(result, console)
+    suffix = "-quick" if arguments.quick else ""
+    path = arguments.out / f"loop-{slug(result['hardware']['name'])}{suffix}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1) + "\n")
+    console.print(f"written to {path}")
+    if not all(same["passed"] for same in result["same_model"].values()):
+        raise SystemExit("the two loops did not do the same work: the ratios mean nothing")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""A method of your own in one file: a rule that chooses exemplars (a base) and a loss term (an add-on)."""
+
+from dataclasses import replace
+
+import torch
+from pydantic import Field
+
+from fedfeat.federation.boundary import Boundary
+from fedfeat.federation.client import Client
+from fedfeat.federation.payload import Payload, number_of, tensor_of
+from fedfeat.methods import LossTerm, Method, addon, base
+from fedfeat.methods.method import Op
+from fedfeat.settings import Settings
+
+
+def keep_unsure(client: Client, request: Payload) -> Payload:
+    """Keep the images that the model is least sure of (the client's side); nothing is sent back."""
+    client.model.load(tensor_of(request, "weights"))  # clients share one network: load before use
+    sure = [client.network.head(f).detach().softmax(1).amax(1) for f in client.features(client.samples)]
+    order = torch.cat([client.samples[:0].float(), *sure]).argsort(stable=True)  # a client may hold nothing
+    client.keep(client.samples[order[: int(number_of(request, "quota"))]])
+    return {}
+
+
+class _KeepUnsure:  # the server's side: what happens at the end of a task
+    after_last = False  # nobody would replay what is kept after the last task
+
+    def ops(self) -> dict[str, Op]:
+        return {"keep_unsure": keep_unsure}
+
+    def at_boundary(self, boundary: Boundary) -> None:
+        quotas, weights = boundary.quotas, boundary.weights
+        boundary.exchange.gather("keep_unsure", {k: {"weights": weights, "quota": quotas[k]} for k in boundary.keepers})
+
+
+@base("unsure")
+def unsure(settings: Settings) -> Method:
+    """Replay the images that the model was least sure of."""
+    return Method("unsure", replay=_KeepUnsure())
+
+
+class CompactSettings(Settings):
+    """Features of one class close together."""
+
+    weight: float = Field(0.1, ge=0, alias="lambda", description="weight of the loss")
+
+
+def spread(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return the mean squared distance of features from the mean of their class in the batch."""
+    same = (labels[:, None] == labels[None, :]).to(features)
+    return (features - same @ features / same.sum(dim=1, keepdim=True)).square().mean()
+
+
+@addon("compact", CompactSettings, examples=("unsure+compact",))
+def compact(method: Method, settings: CompactSettings) -> Method:
+    """Pull features of one class together."""
+    term = LossTerm("compact", lambda step: spread(step.features, step.labels), settings.weight)
+    return replace(method, terms=(*method.terms, term))

@@ -1,0 +1,5 @@
+"""``python -m fedfeat``."""
+
+from fedfeat.cli import main
+
+main()

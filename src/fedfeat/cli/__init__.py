@@ -1,0 +1,56 @@
+"""The command line: every error that is the user's to mend is one sentence and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+import typer
+
+from fedfeat import __version__
+from fedfeat.cli import data, report, run, scenario, show, teacher
+from fedfeat.errors import FedfeatError
+
+app = typer.Typer(
+    name="fedfeat",
+    help="Federated class-incremental learning: run, compare, look.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(run.run)
+app.command()(run.resume)
+app.command()(run.compare)
+app.command()(report.report)
+app.command("list")(show.list_)
+app.command()(show.doctor)
+app.add_typer(data.app, name="data", help="Get, check and list data sets.")
+app.add_typer(teacher.app, name="teacher", help="Encode a data set once with a local CLIP model.")
+app.add_typer(scenario.app, name="scenario", help="Show who sees what, and when.")
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    version: bool = typer.Option(False, "--version", help="print the version"),
+) -> None:
+    if version:
+        print(f"fedfeat {__version__}")
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line."""
+    warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
+    try:
+        app()
+    except FedfeatError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("stopped; 'fedfeat resume DIR' continues from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"error: {error.filename}: {error.strerror}; check the path and its permissions", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,131 @@
+"""``fedfeat data``: fetch, check and list data sets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedfeat.data.catalogue import KNOWN, find_known, list_datasets
+from fedfeat.data.download import DOWNLOADS, fetch
+from fedfeat.data.download import Progress as Report
+from fedfeat.data.load import find_source, load_dataset
+from fedfeat.data.locate import download_folder
+from fedfeat.data.settings import DataSettings
+from fedfeat.data.summary import summarise
+from fedfeat.errors import DataError
+
+app = typer.Typer(help="Fetch, check and list data sets.", no_args_is_help=True)
+
+
+@app.command("get")
+def get_command(
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100 or tiny-imagenet")],
+    to: Annotated[Path | None, typer.Option(help="folder to put the archive in")] = None,
+    url: Annotated[str | None, typer.Option(help="a mirror of the official archive", envvar="FEDFEAT_DATA_URL")] = None,
+) -> None:
+    """Download the official archive of a data set; an interrupted download resumes."""
+    needs = find_known(name).info.needs
+    if needs == "nothing":
+        typer.echo(f"{name} is built in, nothing to download")
+        return
+    if needs == "path":
+        raise DataError(f"{name} stands for your own data and has no download; choose {', '.join(DOWNLOADS)}")
+    official = DOWNLOADS[name]
+    target = (to.expanduser() if to else download_folder(name)) / official.file_name
+    with _progress(official.file_name) as report:
+        fetch(url or official.url, target, official.md5, report)
+    typer.echo(f"{name}: {target}" + (f"; use it with data.path = {json.dumps(str(target))}" if to else ""))
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[Report]:
+    """Yield a report function: a bar on a terminal, a line per tenth elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain_lines(title)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _plain_lines(title: str) -> Report:
+    printed = -1
+
+    def report(done: int, total: int | None) -> None:
+        nonlocal printed
+        tenth = 10 * done // total if total else done >> 24
+        if tenth != printed:
+            printed = tenth
+            typer.echo(f"{title}: {done >> 20} MiB of {total >> 20 if total else '?'} MiB", err=True)
+
+    return report
+
+
+@app.command("check")
+def check_command(
+    name: Annotated[str | None, typer.Argument(help="data set; without it, every named set is checked")] = None,
+    path: Annotated[str | None, typer.Option(help="folder, archive or file of the data set")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Load a data set with all its classes and print counts, sizes and its fingerprint."""
+    if name is None and path is not None:
+        raise DataError(f"--path {path} needs the name of its data set or layout: fedfeat data check NAME --path ...")
+    if name is not None:
+        reports = [_check(name, path)]
+    else:
+        reports = [_check_if_found(info.name) for info in list_datasets() if info.needs != "path"]
+    if as_json:
+        typer.echo(json.dumps(reports[0] if name is not None else reports, indent=2))
+    else:
+        for report in reports:
+            _print_report(report)
+    damaged = [report["name"] for report in reports if report["status"] == "damaged"]
+    if damaged:
+        raise DataError(f"cannot be used: {', '.join(damaged)}; the lines above say why")
+
+
+def _check(name: str, path: str | None) -> dict[str, Any]:
+    # Every class the source has, also where a run would take a subset by default.
+    settings = DataSettings(name=name, path=path, subset_classes=find_known(name).info.classes)
+    return {"status": "ok", **summarise(load_dataset(settings))}
+
+
+def _check_if_found(name: str) -> dict[str, Any]:
+    try:
+        if KNOWN[name].info.needs == "download" and find_source(KNOWN[name]) is None:
+            return {"status": "missing", "name": name, "hint": f"run: fedfeat data get {name}"}
+        return _check(name, None)
+    except DataError as error:
+        return {"status": "damaged", "name": name, "hint": str(error)}
+
+
+def _print_report(report: dict[str, Any]) -> None:
+    if report["status"] != "ok":
+        typer.echo(f"{report['name']}: {report['status']}; {report['hint']}")
+        return
+    typer.echo(f"{report['name']}: {report['classes']} classes, images {report['image_size']}")
+    for split in ("train", "test"):
+        counts = report[split]
+        per_class = f"{counts['per_class_min']} to {counts['per_class_max']} per class"
+        typer.echo(f"  {split:<6} {counts['images']} images, {per_class}")
+    typer.echo(f"  sha256 {report['sha256']}")
+
+
+@app.command("list")
+def list_command() -> None:
+    """List the data sets that can be named."""
+    table = Table("name", "classes", "image", "needs", "what it is")
+    for info in list_datasets():
+        classes = "any" if info.classes is None else str(info.classes)
+        table.add_row(info.name, classes, info.image_size, info.needs, info.description)
+    Console().print(table)

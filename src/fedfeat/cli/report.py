@@ -1,0 +1,82 @@
+"""``fedfeat report``: the table on the screen, everything else in one HTML file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedfeat.errors import FedfeatError, MissingExtra
+from fedfeat.files import write_atomically
+
+
+def report(
+    dirs: Annotated[list[Path], typer.Argument(metavar="DIR...", help="run folders, or folders of them")],
+    out: Annotated[Path | None, typer.Option(help="file to write; default: report.html in DIR")] = None,
+    markdown: Annotated[bool, typer.Option("--markdown", help="print the table as Markdown")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="print the table as CSV, with full precision")] = False,
+) -> None:
+    """Compare finished runs: print a table and write one HTML page that works offline."""
+    from fedfeat.report.collect import find_runs, problems, summary_rows
+    from fedfeat.report.page import write_report
+    from fedfeat.report.tables import csv_table, markdown_table, terminal_table
+
+    if markdown and csv:
+        raise FedfeatError("--markdown and --csv exclude each other; choose one")
+    runs = find_runs(dirs)
+    rows = summary_rows(runs)
+    console = Console(highlight=False)
+    if markdown or csv:
+        print(markdown_table(rows) if markdown else csv_table(rows), end="")
+    else:
+        console.print(terminal_table(rows, console.width))
+    target = report_path(dirs, out)
+    write_report(runs, target)
+    missing = len(problems(runs))
+    note = f" ({missing} thing{'s' if missing > 1 else ''} missing, named at its end)" if missing else ""
+    # To the error stream, so that the table alone can be piped.
+    print(f"report: {target}{note}", file=sys.stderr)
+
+
+def report_path(dirs: Sequence[Path], out: Path | None) -> Path:
+    """Return where the page goes: as told, or into the folder that holds everything reported."""
+    if out is not None:
+        return out / "report.html" if out.is_dir() else out
+    if len(dirs) == 1:
+        return dirs[0] / "report.html"
+    return Path(os.path.commonpath([folder.resolve() for folder in dirs])) / "report.html"
+
+
+def write_comparison(folder: Path, console: Console) -> None:
+    """Report every run under a folder: table on the screen; Markdown, CSV, curves and HTML beside the runs."""
+    from fedfeat.report import curves_png
+    from fedfeat.report.collect import find_runs, summary_rows
+    from fedfeat.report.page import write_report
+    from fedfeat.report.tables import csv_table, markdown_table, terminal_table
+
+    runs = find_runs([folder])
+    rows = summary_rows(runs)
+    Console(file=console.file, highlight=False).print(terminal_table(rows, console.width))
+    write_atomically(folder / "table.md", markdown_table(rows).encode())
+    write_atomically(folder / "table.csv", csv_table(rows).encode())
+    written = ["table.md", "table.csv"]
+    try:
+        curves_png(runs, folder / "curves.png")
+        written.append("curves.png")
+    except MissingExtra as missing:
+        console.print(f"no picture: {missing}", markup=False)
+    write_report(runs, folder / "report.html")
+    console.print(f"{folder}: {', '.join([*written, 'report.html'])}", markup=False)
+
+
+def write_run_report(folder: Path) -> None:
+    """Write the page of one run into its folder."""
+    from fedfeat.report.collect import find_runs
+    from fedfeat.report.page import write_report
+
+    write_report(find_runs([folder]), folder / "report.html")

@@ -1,0 +1,74 @@
+"""``fedfeat run``, ``fedfeat resume`` and ``fedfeat compare``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedfeat.cli.progress import RunProgress
+from fedfeat.cli.report import write_comparison, write_run_report
+from fedfeat.compare import comparison_runs, run_or_resume
+from fedfeat.config import load_config
+from fedfeat.experiment import resume as resume_run
+from fedfeat.experiment import start
+
+console = Console(highlight=False, soft_wrap=True)
+
+ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file, or the name of a preset")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="change a setting, such as train.lr=0.1"),
+]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", metavar="FILE", help="Python file with methods of your own; repeatable"),
+]
+
+
+def run(
+    config: ConfigFile,
+    set: Overrides = None,
+    plugin: Plugins = None,
+    out: Annotated[Path | None, typer.Option(help="run folder to write")] = None,
+) -> None:
+    """Run an experiment."""
+    progress = RunProgress(console)
+    try:
+        start(load_config(config, set or (), plugin or ()), out, (progress,))
+    finally:
+        progress.close()
+    write_run_report(progress.folder)
+
+
+def resume(folder: Annotated[Path, typer.Argument(metavar="DIR", help="run folder")]) -> None:
+    """Continue an interrupted run; the outcome equals that of an uninterrupted one."""
+    progress = RunProgress(console)
+    try:
+        result = resume_run(folder, (progress,))
+    finally:
+        progress.close()
+    if progress.tasks == 0:
+        console.print(f"{folder}: finished before, final accuracy {result['final_accuracy']:.2f} %")
+    write_run_report(folder)
+
+
+def compare(
+    config: ConfigFile,
+    methods: Annotated[str, typer.Option(help="comma-separated methods, or 'all'")] = "finetune,fedcbdr,fedcbdr+feat",
+    seeds: Annotated[str, typer.Option(help="comma-separated seeds")] = "0,1,2",
+    set: Overrides = None,
+    plugin: Plugins = None,
+    out: Annotated[Path, typer.Option(help="folder for the runs, the table and the report")] = Path("runs/compare"),
+) -> None:
+    """Run several methods on the same splits and report them side by side; what is finished is not run again."""
+    runs = comparison_runs(load_config(config, set or (), plugin or ()), methods, seeds, out)
+    for number, (planned, folder) in enumerate(runs, 1):
+        progress = RunProgress(console, label=f"[{number}/{len(runs)}] seed {planned.seed}")
+        try:
+            run_or_resume(planned, folder, (progress,))
+        finally:
+            progress.close()
+    write_comparison(out, console)

@@ -1,0 +1,41 @@
+"""Several methods on the same splits: the same seed gives every method the same tasks, clients and initial weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedfeat.config import Config, load_config, make_config
+from fedfeat.errors import ConfigError
+from fedfeat.experiment import Result, resume, start
+from fedfeat.federation.loop import Listener
+from fedfeat.federation.runfolder import refuse_other_config, result_keys
+from fedfeat.methods.registry import all_methods
+
+Planned = list[tuple[Config, Path]]
+
+
+def comparison_runs(config: Config, methods: str, seeds: str, out: Path) -> Planned:
+    """Return every (method, seed) as a checked configuration with its own folder; mistakes show before any run."""
+    names = all_methods() if methods == "all" else [m.strip() for m in methods.split(",") if m.strip()]
+    try:
+        numbers = [int(s) for s in seeds.split(",") if s.strip()]
+    except ValueError:
+        raise ConfigError(f"--seeds: expected whole numbers such as 0,1,2, got {seeds!r}") from None
+    if not names or not numbers:
+        raise ConfigError("--methods and --seeds must each name at least one")
+    table = config.to_table() | {
+        name: part.model_dump(by_alias=True, exclude_none=True) for name, part in config.parts.items()
+    }
+    return [
+        (make_config({**table, "method": name, "seed": seed}), out / name / f"seed{seed}")
+        for name in names
+        for seed in numbers
+    ]
+
+
+def run_or_resume(config: Config, folder: Path, listeners: tuple[Listener, ...] = ()) -> Result:
+    """Run what is missing, continue what was interrupted, return what is finished."""
+    if (folder / "config.toml").exists():
+        refuse_other_config(folder, config, result_keys(load_config(folder / "config.toml")))
+        return resume(folder, listeners)
+    return start(config, folder, listeners)

@@ -1,0 +1,191 @@
+"""One experiment as data: read from TOML, checked as a whole, written back resolved."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tomli_w
+from pydantic import Field, ValidationError
+
+from fedfeat.data.settings import DataSettings
+from fedfeat.errors import ConfigError, nearest
+from fedfeat.federation.settings import EngineSettings, RunSettings, TrainSettings
+from fedfeat.methods import compose, parts_of, settings_tables
+from fedfeat.methods.method import Method
+from fedfeat.models.settings import ModelSettings
+from fedfeat.plugins import load_installed, load_plugins
+from fedfeat.scenario.settings import ScenarioSettings
+from fedfeat.settings import Settings
+
+Table = dict[str, Any]
+S = TypeVar("S", bound=Settings)
+
+
+class Config(Settings):
+    """A complete experiment: data set, scenario, method, model, training, engine."""
+
+    method: str = Field("fedcbdr+feat", description="base method and add-ons, joined by '+'")
+    seed: int = Field(2023, ge=0, description="every random draw derives from it")
+    plugins: tuple[str, ...] = Field(
+        (), description="Python files with methods of your own; relative paths count from this file"
+    )
+    data: DataSettings = Field(default_factory=DataSettings, description="the images")
+    scenario: ScenarioSettings = Field(default_factory=ScenarioSettings, description="who sees what, and when")
+    model: ModelSettings = Field(default_factory=ModelSettings, description="the network")
+    train: TrainSettings = Field(default_factory=TrainSettings, description="local training and averaging")
+    engine: EngineSettings = Field(default_factory=EngineSettings, description="where clients are run")
+    run: RunSettings = Field(default_factory=RunSettings, description="what the run leaves behind")
+    parts: dict[str, Settings] = Field(default_factory=dict, description="settings tables of methods, by name")
+
+    def build_method(self) -> Method:
+        """Compose the method; contradictions between its parts are refused here."""
+        return compose(self.method, self.parts)
+
+    def to_table(self) -> Table:
+        """Return the resolved configuration as nested tables, method tables at the top level."""
+        table = self.model_dump(by_alias=True, exclude_none=True, exclude={"parts"})
+        if not self.plugins:
+            del table["plugins"]
+        used = {p.table: p.settings for p in parts_of(self.method)}
+        for name, model in used.items():
+            settings = self.parts.get(name) or model()
+            if type(settings).model_fields:
+                table[name] = settings.model_dump(by_alias=True, exclude_none=True)
+        return table
+
+    def to_toml(self) -> str:
+        """Return the resolved configuration as TOML."""
+        return tomli_w.dumps(self.to_table())
+
+
+def load_config(path: Path, overrides: Sequence[str] = (), plugins: Sequence[Path] = ()) -> Config:
+    """Read a TOML file (or the name of a preset), add plugins and apply ``a.b=c`` overrides."""
+    from fedfeat.presets import PRESETS
+
+    if path.is_file():
+        try:
+            table: Table = tomllib.loads(path.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: not a valid TOML file ({error})") from error
+        return make_config(_with_plugins(table, plugins), overrides, where=str(path), folder=path.parent)
+    if str(path) in PRESETS:
+        return make_config(_with_plugins(PRESETS[str(path)].table(), plugins), overrides, where=f"preset {path}")
+    raise ConfigError(
+        f"{path}: no such configuration file, and no preset of that name; {nearest(str(path), PRESETS)} "
+        "(fedfeat list presets shows them)"
+    )
+
+
+def make_config(
+    table: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    where: str = "configuration",
+    folder: Path | None = None,
+) -> Config:
+    """Check nested tables as a whole; every problem is named at once.
+
+    Plugins are loaded first, those with a relative path from ``folder`` (the current one by default).
+    """
+    merged = _merge({}, table)
+    for override in overrides:
+        merged = _merge(merged, parse_override(override))
+    load_installed(reserved=Config.model_fields)
+    if _is_list_of_strings(merged.get("plugins")):
+        merged["plugins"] = load_plugins(merged["plugins"], folder or Path(), reserved=Config.model_fields)
+    problems: list[str] = []
+    tables = settings_tables()
+    parts = {k: _checked(tables[k], merged.pop(k), where, problems, [k]) for k in tables if k in merged}
+    config = _checked(Config, {**merged, "parts": {k: v for k, v in parts.items() if v}}, where, problems, [])
+    if problems or config is None:
+        raise ConfigError("; ".join(problems))
+    config.build_method()
+    return config
+
+
+def _checked(model: type[S], table: Any, where: str, problems: list[str], path: list[str]) -> S | None:
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        problems += [_sentence(where, e, path) for e in error.errors()]
+        return None
+
+
+def _with_plugins(table: Table, plugins: Sequence[Path]) -> Table:
+    named = table.get("plugins", [])
+    if not plugins or not _is_list_of_strings(named):
+        return table
+    return {**table, "plugins": [*named, *(str(p.absolute()) for p in plugins)]}
+
+
+def _is_list_of_strings(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+
+
+def parse_override(text: str) -> Table:
+    """Turn ``train.lr=0.1`` into ``{"train": {"lr": 0.1}}``; a value that is not TOML is taken as a string."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"--set {text!r}: expected KEY=VALUE such as train.lr=0.1")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    table: Any = parsed
+    for name in reversed(key.strip().split(".")):
+        table = {name: table}
+    result: Table = table
+    return result
+
+
+def differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the dotted keys in which two nested tables differ."""
+    keys = []
+    for name in sorted({*a, *b}):
+        left, right = a.get(name), b.get(name)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            keys += differing_keys(left, right, f"{prefix}{name}.")
+        elif left != right:
+            keys.append(prefix + name)
+    return keys
+
+
+def _merge(a: Mapping[str, Any], b: Mapping[str, Any]) -> Table:
+    merged = dict(a)
+    for key, value in b.items():
+        old = merged.get(key)
+        merged[key] = _merge(old if isinstance(old, dict) else {}, value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def _sentence(where: str, error: Any, prefix: list[str]) -> str:
+    """Say in one clause which key is wrong, what was expected and what came."""
+    path = prefix + [str(p) for p in error["loc"]]
+    name = ".".join(path) or "configuration"
+    if error["type"] == "extra_forbidden":
+        known = _known_keys(path[:-1])
+        return f"{where}: unknown key {name!r}; {nearest(path[-1], known)}"
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    came = error.get("input")
+    shown = "" if isinstance(came, Mapping) else f", got {came!r}"
+    return f"{where}: {name}: {message}{shown}"
+
+
+def _known_keys(path: list[str]) -> list[str]:
+    """Return the keys that a table of the configuration may have."""
+    model: Any = Config
+    tables = settings_tables()
+    for depth, name in enumerate(path):
+        if depth == 0 and name in tables:
+            model = tables[name]
+        else:
+            field = model.model_fields.get(name)
+            model = field.annotation if field is not None else None
+        if not (isinstance(model, type) and issubclass(model, Settings)):
+            return []
+    keys = [f.alias or k for k, f in model.model_fields.items() if k != "parts"]
+    return [*keys, *tables] if not path else keys

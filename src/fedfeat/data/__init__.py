@@ -1,0 +1,17 @@
+"""What the images are: named sets, the user's own files, and the cache of decoded pixels."""
+
+from fedfeat.data.catalogue import DatasetInfo, list_datasets
+from fedfeat.data.dataset import Augmentation, Dataset, fingerprint, subset
+from fedfeat.data.load import load_dataset
+from fedfeat.data.settings import DataSettings
+
+__all__ = [
+    "Augmentation",
+    "DataSettings",
+    "Dataset",
+    "DatasetInfo",
+    "fingerprint",
+    "list_datasets",
+    "load_dataset",
+    "subset",
+]

@@ -1,0 +1,97 @@
+"""Images on the device as bytes, gathered, cropped, flipped, brightened and normalised a batch at a time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfeat.data.dataset import Augmentation
+
+
+class EpochDraws(NamedTuple):
+    """All draws of one client's epoch, in the order in which samples are visited."""
+
+    order: Tensor  # positions in the client's local set
+    crops: Tensor  # [n, 2] row and column offset
+    flips: Tensor  # [n]
+    brightness: Tensor  # [n] factors
+
+
+def draw_epoch(rng: np.random.Generator, size: int, augmentation: Augmentation) -> EpochDraws:
+    """Draw a permutation and every augmentation of an epoch on the CPU: engines only move small integers."""
+    span = 2 * augmentation.crop_padding + 1
+    low, high = 1 - augmentation.brightness, 1 + augmentation.brightness
+    return EpochDraws(
+        order=torch.from_numpy(rng.permutation(size)),
+        crops=torch.from_numpy(rng.integers(0, span, size=(size, 2))),
+        flips=torch.from_numpy(rng.random(size) < (0.5 if augmentation.flip else 0.0)),
+        brightness=torch.from_numpy(rng.uniform(low, high, size).astype(np.float32)),
+    )
+
+
+class DeviceImages:
+    """A split of a data set, resident on one device: uint8 [N, H, W, C] and internal labels [N]."""
+
+    def __init__(
+        self,
+        images: np.ndarray,
+        labels: np.ndarray,
+        *,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        augmentation: Augmentation,
+        device: torch.device,
+    ) -> None:
+        self.images = torch.from_numpy(np.array(images)).to(device)
+        self.labels = torch.from_numpy(np.array(labels)).to(device)
+        self.augmentation = augmentation
+        scale = torch.tensor(std, dtype=torch.float32) * 255.0
+        self._scale = (1.0 / scale).to(device)
+        self._shift = (-torch.tensor(mean, dtype=torch.float32) / torch.tensor(std, dtype=torch.float32)).to(device)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the images live."""
+        return self.images.device
+
+    def plain(self, indices: Tensor) -> Tensor:
+        """Return normalised images [B, C, H, W] (channels last in memory), not augmented."""
+        return self.normalise(self.images[indices].float())
+
+    def augmented(self, indices: Tensor, draws: EpochDraws, visited: slice) -> Tensor:
+        """Return normalised, augmented images; ``visited`` is the batch's place in the epoch."""
+        return self.transformed(indices, draws.crops[visited], draws.flips[visited], draws.brightness[visited])
+
+    def transformed(self, indices: Tensor, crops: Tensor, flips: Tensor, brightness: Tensor) -> Tensor:
+        """Return normalised images, each cropped, mirrored and brightened as its draws say."""
+        images = self.images[indices]
+        aug = self.augmentation
+        if aug.crop_padding or aug.flip:
+            images = crop_and_flip(images, crops, flips, aug.crop_padding)
+        pixels = images.float()
+        if aug.brightness:
+            pixels = (pixels * brightness.to(pixels.device)[:, None, None, None]).clamp_(max=255.0)
+        return self.normalise(pixels)
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Bring pixels [B, H, W, C] in 0..255 to the data set's scale, as [B, C, H, W] (channels last in memory)."""
+        return torch.addcmul(self._shift, pixels, self._scale).permute(0, 3, 1, 2)
+
+
+def crop_and_flip(images: Tensor, crops: Tensor, flips: Tensor, padding: int) -> Tensor:
+    """Cut windows out of zero-padded images and mirror some, in one gather."""
+    count, height, width, channels = images.shape
+    padded = images.new_zeros(count, height + 2 * padding, width + 2 * padding, channels)
+    padded[:, padding : padding + height, padding : padding + width] = images
+    crops, flips = crops.to(images.device), flips.to(images.device)
+    rows = crops[:, :1] + torch.arange(height, device=images.device)
+    columns = torch.arange(width, device=images.device).expand(count, width)
+    columns = torch.where(flips[:, None], columns.flip(1), columns) + crops[:, 1:]
+    sample = torch.arange(count, device=images.device)
+    return padded[sample[:, None, None], rows[:, :, None], columns[:, None, :]]

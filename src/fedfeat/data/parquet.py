@@ -1,0 +1,145 @@
+"""Parquet shards in the column layout of Hugging Face: encoded images and integer labels."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedfeat.data.checks import Labels, check_labels
+from fedfeat.data.dataset import relabel
+from fedfeat.data.images import ImageFile, decode_splits
+from fedfeat.data.source import Decoded
+from fedfeat.errors import DataError, MissingExtra
+
+IMAGE_COLUMNS = ("img", "image")
+LABEL_COLUMNS = ("fine_label", "label", "coarse_label")
+TEST_SPLITS = ("test", "validation", "valid", "val")
+
+
+def require_parquet() -> Any:
+    """Return ``pyarrow.parquet``, or say how to install it."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtra("pyarrow", "images", "reading parquet files") from error
+    return pyarrow.parquet
+
+
+@dataclass(frozen=True)
+class ParquetSource:
+    """The shards of a training and a test split."""
+
+    train: tuple[Path, ...]
+    test: tuple[Path, ...]
+    class_names: tuple[str, ...] = field(repr=False)
+    kind: str = "parquet"
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All shards."""
+        return (*self.train, *self.test)
+
+    def decode(self, keep: Sequence[int]) -> Decoded:
+        """Decode the rows whose label is kept, in the order of the shards."""
+        train_files, train_labels = _read_split(self.train, keep, len(self.class_names))
+        test_files, test_labels = _read_split(self.test, keep, len(self.class_names))
+        train_images, test_images = decode_splits(str(self.train[0].parent), train_files, test_files, grey=True)
+        return Decoded(train_images, train_labels, test_images, test_labels)
+
+
+def open_parquet(path: Path, default_names: tuple[str, ...] = ()) -> ParquetSource | None:
+    """Open a folder of shards (or one with a sub-folder of shards); None if it has none."""
+    folders = [path, *sorted(p for p in path.glob("*/") if p.is_dir())]
+    folder = next((f for f in folders if _shards(f, "train")), None)
+    if folder is None:
+        return None
+    test = next((shards for split in TEST_SPLITS if (shards := _shards(folder, split))), None)
+    if test is None:
+        raise DataError(f"{folder}: there is train-*.parquet but neither test- nor validation-*.parquet; add it")
+    train = _shards(folder, "train")
+    return ParquetSource(train, test, _class_names(train[0]) or default_names or _counted((*train, *test)))
+
+
+def _shards(folder: Path, split: str) -> tuple[Path, ...]:
+    shards = tuple(sorted([*folder.glob(f"{split}-*.parquet"), *folder.glob(f"{split}.parquet")]))
+    totals = {int(found[1]) for s in shards if (found := re.search(r"-\d+-of-(\d+)\.parquet$", s.name))}
+    if totals and totals != {len(shards)}:
+        raise DataError(
+            f"{folder}: expected {max(totals)} {split} shards, as their names say, found {len(shards)}; "
+            "fetch the missing ones or remove those of another copy"
+        )
+    return shards
+
+
+def _open(path: Path) -> Any:
+    try:
+        return require_parquet().ParquetFile(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: this is not a readable parquet file ({error}); fetch it again") from error
+
+
+def _column(file: Any, path: Path, wanted: Sequence[str]) -> str:
+    present = file.schema_arrow.names
+    name = next((name for name in wanted if name in present), None)
+    if name is None:
+        raise DataError(f"{path}: expected a column named {' or '.join(wanted)}, got {', '.join(present)}; rename it")
+    return name
+
+
+def _class_names(path: Path) -> tuple[str, ...]:
+    with _open(path) as file:
+        label = _column(file, path, LABEL_COLUMNS)
+        metadata = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        names = json.loads(metadata)["info"]["features"][label]["names"]
+    except (ValueError, KeyError, TypeError):
+        return ()
+    return tuple(str(name) for name in names)
+
+
+def _counted(shards: Sequence[Path]) -> tuple[str, ...]:
+    highest = max(int(labels.max(initial=-1)) for _, labels in (_read_shard(s, False) for s in shards))
+    return tuple(str(label) for label in range(highest + 1))
+
+
+def _read_shard(path: Path, with_images: bool) -> tuple[Any, Labels]:
+    """Return the column of encoded images (None unless asked for) and the labels of one shard."""
+    with _open(path) as file:
+        label, image = _column(file, path, LABEL_COLUMNS), _column(file, path, IMAGE_COLUMNS)
+        try:
+            table = file.read(columns=[label, image] if with_images else [label])
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: the file is damaged ({error}); fetch it again") from error
+    column = table.column(label)
+    if not str(column.type).startswith(("int", "uint")) or column.null_count:
+        raise DataError(
+            f"{path}: column {label!r} must hold an integer in every row, got {column.type} with "
+            f"{column.null_count} empty rows; relabel it"
+        )
+    return table.column(image) if with_images else None, column.to_numpy().astype(np.int64)
+
+
+def _read_split(shards: Sequence[Path], keep: Sequence[int], total: int) -> tuple[list[ImageFile], Labels]:
+    files: list[ImageFile] = []
+    labels = []
+    for path in shards:
+        images, old = _read_shard(path, True)
+        check_labels(str(path), old, total)
+        rows, new = relabel(old, keep, total)
+        labels.append(new)
+        values = images.take(rows).to_pylist()
+        files += [_image(path, int(row), value) for row, value in zip(rows, values, strict=True)]
+    return files, np.concatenate(labels)
+
+
+def _image(path: Path, row: int, value: Any) -> ImageFile:
+    data = value.get("bytes") if isinstance(value, dict) else value
+    if not isinstance(data, bytes):
+        raise DataError(f"{path}, row {row}: expected the bytes of an image, got {type(data).__name__}; embed it")
+    return f"{path}, row {row}", lambda: data

@@ -1,0 +1,88 @@
+"""TinyImageNet-200 from the official zip or its extracted folder; the validation set is the test set."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from fedfeat.data.images import ImageFile, decode_splits
+from fedfeat.data.source import Decoded
+from fedfeat.data.tiny_imagenet_files import ARCHIVE, Tree, open_tree, open_zip
+from fedfeat.errors import DataError
+
+FOLDER = "tiny-imagenet-200"
+
+
+@dataclass(frozen=True)
+class TinySource:
+    """Classes are the sorted wnids; their names come from words.txt where it has them."""
+
+    tree: Tree
+    files: tuple[Path, ...] = field(repr=False)
+    wnids: tuple[str, ...] = field(repr=False)
+    class_names: tuple[str, ...] = field(repr=False)
+    kind: str = "tiny-imagenet"
+
+    def decode(self, keep: Sequence[int]) -> Decoded:
+        """Decode the images of the kept classes only."""
+        label = {self.wnids[c]: i for i, c in enumerate(keep)}
+        train = sorted((label[w], n) for n in self.tree.names if (w := _train_wnid(n)) in label)
+        test = [(label[w], n) for n, w in _annotations(self.tree, self.wnids) if w in label]
+        images = decode_splits(str(self.tree.root), self._images(train), self._images(test), grey=False)
+        labels = [np.array([row[0] for row in rows], dtype=np.int64) for rows in (train, test)]
+        return Decoded(images[0], labels[0], images[1], labels[1])
+
+    def _images(self, rows: Sequence[tuple[int, str]]) -> list[ImageFile]:
+        return [(f"{self.tree.root}, {name}", functools.partial(self.tree.read, name)) for _, name in rows]
+
+
+def open_tiny_imagenet(path: Path) -> TinySource | None:
+    """Open the zip, a folder that holds it, or the extracted folder; None if nothing of it is there."""
+    if path.is_file():
+        return _source(open_zip(path), (path,))
+    for folder in (path, path / FOLDER):
+        if (folder / "wnids.txt").is_file():
+            tree = open_tree(folder)
+            return _source(tree, tuple(folder / name for name in tree.names))
+    archive = path / ARCHIVE
+    return _source(open_zip(archive), (archive,)) if archive.is_file() else None
+
+
+def _source(tree: Tree, files: tuple[Path, ...]) -> TinySource:
+    wnids = tuple(sorted(set(tree.read("wnids.txt").decode().split())))
+    words = tree.read("words.txt").decode() if "words.txt" in tree.names else ""
+    rows = (line.split("\t", 1) for line in words.splitlines() if "\t" in line)
+    first = {wnid: text.split(",")[0].strip() for wnid, text in rows}
+    names = [first.get(wnid) or wnid for wnid in wnids]
+    count = Counter(names)
+    unique = (name if count[name] == 1 else f"{name} ({w})" for name, w in zip(names, wnids, strict=True))
+    return TinySource(tree, files, wnids, tuple(unique))
+
+
+def _train_wnid(name: str) -> str:
+    parts = name.split("/")
+    is_image = len(parts) == 4 and parts[0] == "train" and parts[2] == "images"
+    return parts[1] if is_image and parts[3].lower().endswith((".jpeg", ".jpg", ".png")) else ""
+
+
+def _annotations(tree: Tree, wnids: Sequence[str]) -> list[tuple[str, str]]:
+    if "val/val_annotations.txt" not in tree.names:
+        raise DataError(f"{tree.root}: val/val_annotations.txt is missing; extract or download the set again")
+    known, rows = set(wnids), []
+    for number, line in enumerate(tree.read("val/val_annotations.txt").decode().splitlines(), 1):
+        parts = line.split("\t")
+        if len(parts) < 2 or parts[1] not in known:
+            raise DataError(
+                f"{tree.root}, val/val_annotations.txt, line {number}: expected an image and a known wnid, "
+                f"got {line[:60]!r}; download the set again"
+            )
+        rows.append((f"val/images/{parts[0]}", parts[1]))
+    missing = {name for name, _ in rows}.difference(tree.names)
+    if missing:
+        raise DataError(f"{tree.root}: {min(missing)} is missing ({len(missing)} in all); download the set again")
+    return rows

@@ -1,0 +1,39 @@
+"""Errors that a user can act on: one sentence that says where, what was expected, what came, what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedfeatError(Exception):
+    """Base of every error that is the user's to mend; the command line prints it without a traceback."""
+
+
+class ConfigError(FedfeatError):
+    """A configuration that cannot be run."""
+
+
+class DataError(FedfeatError):
+    """A data set that is missing, damaged or not what it says it is."""
+
+
+class CheckpointError(FedfeatError):
+    """A run folder that cannot be continued."""
+
+
+class MissingExtra(FedfeatError):
+    """An optional package is needed and not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{purpose} needs the package {package!r}, which is not installed; "
+            f"install it with: pip install 'fedfeat[{extra}]'"
+        )
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a hint such as ``did you mean 'fedcbdr'?``, or the list of known names when none is close."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"

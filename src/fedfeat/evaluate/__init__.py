@@ -1,0 +1,1 @@
+"""One accuracy matrix; every metric is a function of it."""

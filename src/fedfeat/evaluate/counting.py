@@ -1,0 +1,47 @@
+"""Confusion tables of a model on the samples somebody holds; tables of several holders add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfeat.data.augment import DeviceImages
+from fedfeat.methods.method import Known, Method, Seen
+from fedfeat.models import Network
+
+
+class Tables(NamedTuple):
+    """Confusion tables [true class, predicted class] without and with the method's correction."""
+
+    plain: np.ndarray
+    corrected: np.ndarray
+    variants: Mapping[str, np.ndarray] = MappingProxyType({})  # other predictions, by name
+
+
+@torch.no_grad()
+def count(
+    network: Network, images: DeviceImages, seen: Seen, method: Method, known: Known, *, batch: int = 512
+) -> Tables:
+    """Return the confusion tables on all test images of the classes seen so far."""
+    network.eval()
+    predictions = [method.predict, *method.variants.values()]
+    tables = torch.zeros(1 + len(predictions), seen.num_classes**2, dtype=torch.long, device=images.device)
+    indices = (images.labels < seen.num_classes).nonzero().flatten()
+    for chosen in torch.split(indices, batch):
+        labels = images.labels[chosen]
+        outputs = network(images.plain(chosen))
+        logits = [outputs.logits]
+        logits += [outputs.logits if p is None else p(network, outputs, seen, known) for p in predictions]
+        for table, scores in zip(tables, logits, strict=True):
+            table += _pairs(labels, scores.argmax(dim=1), seen.num_classes)
+    plain, corrected, *others = tables.view(-1, seen.num_classes, seen.num_classes).cpu().numpy()
+    return Tables(plain, corrected, dict(zip(method.variants, others, strict=True)))
+
+
+def _pairs(labels: Tensor, predicted: Tensor, num_classes: int) -> Tensor:
+    return torch.bincount(labels * num_classes + predicted, minlength=num_classes**2)

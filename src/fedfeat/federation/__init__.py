@@ -1,0 +1,1 @@
+"""The loop, the exchange, a client, the server, checkpoints and events."""

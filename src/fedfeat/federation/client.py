@@ -1,0 +1,115 @@
+"""A client: its samples, its state, and the resident model it borrows while it takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedfeat.data.augment import DeviceImages, draw_epoch
+from fedfeat.draws import draw_at
+from fedfeat.federation.payload import State
+from fedfeat.methods.method import Method
+from fedfeat.models import FlatModel, Network
+from fedfeat.replay.holdout import hold_out
+
+if TYPE_CHECKING:
+    from fedfeat.config import Config
+
+EXEMPLARS = "exemplars"
+
+
+@dataclass
+class Client:
+    """One client in one task; cheap to make, since everything large is shared or lives in ``state``."""
+
+    id: int
+    task: int
+    round: int
+    num_old: int
+    num_classes: int
+    samples: Tensor  # indices of this task's data
+    state: State
+    model: FlatModel
+    images: DeviceImages
+    method: Method
+    config: Config
+    class_names: tuple[str, ...]  # of the classes seen so far, in order of arrival
+    shared: Mapping[str, Tensor]  # what the server made for all clients, delivered once
+    encode: Callable[[Tensor], Tensor] | None  # a faster way from sample indices to features, if the engine has one
+    frozen: Callable[[str, Tensor, int], Network]  # (name, vector, task it belongs to) -> network in evaluation mode
+    batch: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # indices of the step at work
+
+    @property
+    def device(self) -> torch.device:
+        """Where this client computes."""
+        return self.images.device
+
+    @property
+    def network(self) -> Network:
+        """The resident network; it holds this client's weights only after they were loaded."""
+        return self.model.network
+
+    @property
+    def exemplars(self) -> Tensor:
+        """Indices of what was kept of earlier tasks, in the order in which it was kept."""
+        kept = self.state.get(EXEMPLARS)
+        return kept if isinstance(kept, Tensor) else self.samples[:0]
+
+    @cached_property
+    def held_out(self) -> Tensor:
+        """Indices, old and new, that are not trained on during this task; none unless the method asks for them."""
+        if not self.method.held_out or self.num_old == 0:
+            return self.samples[:0]
+        rng = draw_at(self.config.seed, "held-out", self.task, self.id)
+        labels = self.labels(self.exemplars), self.labels(self.samples)
+        old, new = hold_out(labels[0].cpu().numpy(), labels[1].cpu().numpy(), self.method.held_out, rng)
+        return torch.cat([self.exemplars[old.tolist()], self.samples[new.tolist()]])
+
+    @property
+    def local_set(self) -> Tensor:
+        """Current data and exemplars together, less what is held out: what local training runs over."""
+        return self._trained(torch.cat([self.samples, self.exemplars]))
+
+    @property
+    def trained_exemplars(self) -> Tensor:
+        """Exemplars that are trained on during this task."""
+        return self._trained(self.exemplars)
+
+    def _trained(self, indices: Tensor) -> Tensor:
+        return indices[~torch.isin(indices, self.held_out)] if len(self.held_out) else indices
+
+    def keep(self, chosen: Tensor, *, instead: bool = False) -> None:
+        """Add exemplars to the buffer, or keep them instead of what it held."""
+        earlier = self.exemplars[:0] if instead else self.exemplars
+        self.state[EXEMPLARS] = torch.cat([earlier, chosen.to(earlier)])
+
+    def labels(self, indices: Tensor) -> Tensor:
+        """Return internal labels."""
+        return self.images.labels[indices]
+
+    @torch.no_grad()
+    def features(self, indices: Tensor, *, augment: str | None = None) -> Iterator[Tensor]:
+        """Yield features batch by batch in the given order, in evaluation mode.
+
+        ``augment`` names a purpose to draw training augmentations for; without it images are taken as they are.
+        """
+        self.network.eval()
+        draws = None
+        if augment is not None:
+            rng = draw_at(self.config.seed, augment, self.task, self.round, self.id)
+            draws = draw_epoch(rng, len(indices), self.images.augmentation)
+        size = self.config.train.batch
+        for start in range(0, len(indices), size):
+            visited = slice(start, start + size)
+            batch = indices[visited]
+            if draws is not None:
+                yield self.network.features(self.images.augmented(batch, draws, visited))
+            elif self.encode is not None:
+                yield self.encode(batch)
+            else:
+                yield self.network.features(self.images.plain(batch))

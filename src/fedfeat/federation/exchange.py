@@ -1,0 +1,56 @@
+"""The one exchange: whatever crosses between server and clients goes through here, and is counted here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from fedfeat.federation.payload import Payload, value_bytes
+
+
+class Carrier(Protocol):
+    """What an engine offers: ask clients to run an op, and yield their replies in the order of their ids."""
+
+    def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
+        """Run ``op`` on each client."""
+
+
+class Traffic:
+    """Bytes sent so far, by direction, op and entry."""
+
+    def __init__(self, counts: Mapping[str, int] | None = None) -> None:
+        self.counts: Counter[str] = Counter(counts or {})
+
+    def add(self, direction: str, op: str, payload: Payload) -> None:
+        """Count one payload; ``direction`` is ``up`` (to the server) or ``down``."""
+        for key, value in payload.items():
+            self.counts[f"{direction}/{op}/{key}"] += value_bytes(value)
+
+    def total(self, direction: str) -> int:
+        """Return all bytes of a direction."""
+        return sum(size for key, size in self.counts.items() if key.startswith(direction + "/"))
+
+
+class Exchange:
+    """Carries requests and replies between the server and clients, through whatever engine runs them."""
+
+    def __init__(self, carrier: Carrier, traffic: Traffic | None = None) -> None:
+        self.carrier = carrier
+        self.traffic = traffic or Traffic()
+
+    def __call__(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
+        """Ask clients and yield ``(client, reply)`` in the order of client ids.
+
+        Replies come one at a time, so the server can add them up without holding them all; tensors of a reply are
+        valid until the next one is taken.
+        """
+        for request in requests.values():
+            self.traffic.add("down", op, request)
+        for client, reply in self.carrier.ask(op, requests):
+            self.traffic.add("up", op, reply)
+            yield client, reply
+
+    def gather(self, op: str, requests: Mapping[int, Payload]) -> dict[int, Payload]:
+        """Ask clients and return all replies at once; for small replies and for those that are copies."""
+        return dict(self(op, requests))

@@ -1,0 +1,188 @@
+"""THE loop: tasks, rounds and clients are walked here and nowhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedfeat.config import Config
+from fedfeat.engines.inprocess import InProcessEngine
+from fedfeat.evaluate.metrics import head_tail_accuracy, overall_accuracy, task_accuracies
+from fedfeat.federation.boundary import Boundary
+from fedfeat.federation.exchange import Exchange
+from fedfeat.federation.local import learning_rate
+from fedfeat.federation.payload import SHARED, Payload, number_of
+from fedfeat.federation.server import Average, Progress, Server, average, mean_losses
+from fedfeat.methods.method import Method
+from fedfeat.scenario import Scenario
+
+Event = dict[str, Any]
+Listener = Callable[[Event], None]
+Saver = Callable[[Progress], None]
+PREVIOUS_MODEL = "previous_model"
+
+
+class Federation:
+    """One experiment at work; ``run`` takes it from wherever ``progress`` stands to the end."""
+
+    def __init__(
+        self,
+        config: Config,
+        scenario: Scenario,
+        method: Method,
+        engine: InProcessEngine,
+        progress: Progress,
+        *,
+        folder: Path | None = None,
+    ) -> None:
+        self.config, self.scenario, self.method, self.engine = config, scenario, method, engine
+        self.progress = progress
+        engine.shared = progress.shared
+        self.folder = folder
+        self.exchange = Exchange(engine, progress.traffic)
+
+    def run(self, emit: Listener, save: Saver) -> None:
+        """Walk tasks and rounds; ``emit`` hears of everything, ``save`` may write a checkpoint."""
+        now = self.progress
+        resumed = len(now.weights) > 0
+        if resumed:
+            self.engine.begin_task(now.task)
+        for task in range(now.task + now.finished, self.scenario.num_tasks):
+            # 1. A new task: heads grow, clients meet new classes.
+            if task != now.task or not resumed:
+                self._begin(task)
+            for round in range(now.round, self.config.train.rounds):
+                # 2. Participants train the global model on what they hold.
+                started, sent = time.perf_counter(), self._bytes()
+                self.engine.round = round
+                clients = [int(k) for k in self.scenario.participants(task, round)]
+                replies = self.exchange("train", self._requests(clients, round))
+                # 3. The server averages their weights and joins their statistics.
+                result = average(replies, self.config.train.aggregation)
+                self._take(result)
+                now.round = round + 1
+                now.seconds += time.perf_counter() - started
+                emit(self._round_event(result, len(clients), started, sent))
+                save(now)
+            self._choose_model()
+            # 4. What stays of the task, and what is made for the next one.
+            for step in self.method.boundary_steps():
+                if step.after_last or task + 1 < self.scenario.num_tasks:
+                    step.at_boundary(self._boundary(task))
+            # 5. The global model on all classes seen so far, without and with the correction.
+            now.tables.append(self.engine.evaluate(now.weights, now.known))
+            now.finished = True
+            emit(self._task_event(task))
+            save(now)
+
+    def _begin(self, task: int) -> None:
+        now = self.progress
+        earlier = now.weights
+        now.weights = self.engine.begin_task(task, earlier if task > 0 else None)
+        now.task, now.round, now.finished = task, 0, False
+        now.best_loss, now.best_weights = float("inf"), None
+        if self.method.keeps_previous_model and task > 0:
+            now.share(PREVIOUS_MODEL, earlier)
+
+    def _requests(self, clients: list[int], round: int) -> dict[int, Payload]:
+        now = self.progress
+        common: Payload = {"weights": now.weights}
+        for step in self.method.server_steps:
+            common |= step.broadcast(self._server())
+        if round == 0 and PREVIOUS_MODEL in now.delivered:
+            # The model that a task ends with is the one that its successor starts from: it comes with the weights.
+            now.delivered[PREVIOUS_MODEL] |= set(clients)
+        requests = {k: dict(common) for k in clients}
+        for name, value in now.shared.items():
+            for client in set(clients) - now.delivered[name]:
+                requests[client][SHARED + name] = value
+            now.delivered[name] |= set(clients)
+        return requests
+
+    def _take(self, result: Average) -> None:
+        now = self.progress
+        replies = list(result.replies.values())
+        now.images_trained += result.samples * self.config.train.local_epochs
+        if self.config.train.model_selection == "lowest_train_loss" and replies:
+            loss = sum(number_of(r, "loss.first_epoch") for r in replies)
+            if loss < now.best_loss:
+                now.best_loss, now.best_weights = loss, now.weights
+        if result.weights is not None:
+            now.weights = result.weights
+        for statistic in self.method.statistics:
+            now.numbers.update(statistic.reduce(replies))
+        for step in self.method.server_steps:
+            step.after_round(self._server(), result.replies)
+
+    def _server(self) -> Server:
+        seen = self.engine.seen
+        return Server(
+            progress=self.progress,
+            model=self.engine.model,
+            frozen=self.engine.frozen,
+            images=self.engine.test_images,
+            seen=seen,
+            config=self.config,
+            class_names=self.engine.class_names[: seen.num_classes],
+            folder=self.folder,
+        )
+
+    def _choose_model(self) -> None:
+        if self.progress.best_weights is not None:
+            self.progress.weights = self.progress.best_weights
+
+    def _boundary(self, task: int) -> Boundary:
+        quotas = self.scenario.quotas(task)
+        return Boundary(
+            exchange=self.exchange,
+            task=task,
+            num_new=len(self.scenario.task_classes[task]),
+            weights=self.progress.weights,
+            quotas={int(k): int(quotas[k]) for k in self.scenario.present(task)},
+            shares_budget=self.config.scenario.budget_scope == "global_per_task",
+            seed=self.config.seed,
+            server=self._server(),
+        )
+
+    def _bytes(self) -> tuple[int, int]:
+        return self.exchange.traffic.total("up"), self.exchange.traffic.total("down")
+
+    def _round_event(self, result: Average, clients: int, started: float, sent: tuple[int, int]) -> Event:
+        seconds = time.perf_counter() - started
+        up, down = self._bytes()
+        return {
+            "event": "round",
+            "task": self.progress.task + 1,
+            "round": self.progress.round,
+            "clients": clients,
+            "samples": result.samples,
+            "lr": learning_rate(self.config.train, self.progress.round - 1),
+            "losses": mean_losses(list(result.replies.values())),
+            "numbers": dict(self.progress.numbers),
+            "bytes_up": up - sent[0],
+            "bytes_down": down - sent[1],
+            "seconds": seconds,
+            "images_per_second": result.samples * self.config.train.local_epochs / seconds,
+        }
+
+    def _task_event(self, task: int) -> Event:
+        plain, corrected, _ = self.progress.tables[task]
+        tasks = self.scenario.task_classes[: task + 1]
+        num_old = self.scenario.old_classes(task)
+        return {
+            "event": "task",
+            "task": task + 1,
+            "accuracy": overall_accuracy(corrected),
+            "accuracy_uncorrected": overall_accuracy(plain),
+            "per_task": task_accuracies(corrected, tasks),
+            "per_task_uncorrected": task_accuracies(plain, tasks),
+            "head_tail": head_tail_accuracy(corrected, num_old),
+            "head_tail_uncorrected": head_tail_accuracy(plain, num_old),
+            "exemplars": self._exemplars(),
+        }
+
+    def _exemplars(self) -> int:
+        held = (state.get("exemplars") for state in self.engine.states.values())
+        return sum(len(e) for e in held if e is not None and not isinstance(e, int | float | str))

@@ -1,0 +1,122 @@
+"""What a run leaves behind: configuration, environment, scenario, events, checkpoints, result."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import fedfeat
+from fedfeat.config import Config, differing_keys
+from fedfeat.errors import CheckpointError, FedfeatError
+from fedfeat.federation.checkpoint import CheckpointFolder
+from fedfeat.files import disk_errors, write_atomically, write_json
+
+
+class RunFolder:
+    """One run's folder; its files are the truth about the run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.events_path = path / "events.jsonl"
+        self.result_path = path / "result.json"
+        self.config_path = path / "config.toml"
+        self.checkpoints = CheckpointFolder(path / "checkpoint")
+
+    @classmethod
+    def create(cls, path: Path, config: Config, scenario: Mapping[str, Any]) -> RunFolder:
+        """Start a folder; one that already holds a run is refused."""
+        folder = cls(path)
+        if folder.config_path.exists():
+            raise FedfeatError(
+                f"{path}: already holds a run; continue it with 'fedfeat resume {path}' or choose another --out"
+            )
+        write_json(path / "env.json", environment())
+        write_json(path / "scenario.json", scenario)
+        write_atomically(folder.config_path, config.to_toml().encode())
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """Open an existing folder."""
+        folder = cls(path)
+        if not folder.config_path.is_file():
+            raise CheckpointError(f"{path}: not a run folder (it has no config.toml); start one with 'fedfeat run'")
+        return folder
+
+    def append_event(self, event: Mapping[str, Any]) -> None:
+        """Add one line; what was written survives a kill."""
+        with disk_errors(self.events_path), self.events_path.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def events_size(self) -> int:
+        """Return how long the events file is, which a checkpoint remembers."""
+        return self.events_path.stat().st_size if self.events_path.exists() else 0
+
+    def cut_events(self, size: int) -> None:
+        """Drop lines after a checkpoint: the resumed run writes them again."""
+        if self.events_size() > size:
+            os.truncate(self.events_path, size)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return all whole lines."""
+        if not self.events_path.exists():
+            return []
+        found = []
+        for line in self.events_path.read_text(errors="replace").splitlines():
+            try:
+                found.append(json.loads(line))
+            except json.JSONDecodeError:
+                break  # a torn last line
+        return found
+
+    def result(self) -> dict[str, Any] | None:
+        """Return the result of a finished run, None otherwise."""
+        if not self.result_path.exists():
+            return None
+        try:
+            found: dict[str, Any] = json.loads(self.result_path.read_text())
+        except ValueError:
+            return None  # damaged: the last checkpoint gives it again
+        return found
+
+
+def result_keys(config: Config) -> dict[str, Any]:
+    """Return the part of a configuration that decides the result: not where files are, nor how often they are saved."""
+    table = config.to_table()
+    table.pop("run", None)
+    table["data"] = {k: v for k, v in table["data"].items() if k != "path"}
+    # Through JSON, so that a table read back from a checkpoint compares equal.
+    canonical: dict[str, Any] = json.loads(json.dumps(table))
+    return canonical
+
+
+def refuse_other_config(path: Path, config: Config, saved: Mapping[str, Any]) -> None:
+    """Refuse to continue with a configuration that would give another result, naming the keys."""
+    keys = differing_keys(saved, result_keys(config))
+    if keys:
+        raise CheckpointError(
+            f"{path}: the configuration does not match the run begun here in {', '.join(keys)}; "
+            "restore those values, or start a new run in another folder"
+        )
+
+
+def environment() -> dict[str, Any]:
+    """Return versions and hardware."""
+    return {
+        "fedfeat": fedfeat.__version__,
+        "python": sys.version.split()[0],
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
+    }

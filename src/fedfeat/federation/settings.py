@@ -1,0 +1,63 @@
+"""How clients train, how the server averages, where it runs and what it leaves behind."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from fedfeat.settings import Settings
+
+
+class TrainSettings(Settings):
+    """Local training and averaging, the same for every method."""
+
+    rounds: int = Field(100, ge=1, description="communication rounds per task")
+    local_epochs: int = Field(2, ge=1, description="passes over the local set per round")
+    batch: int = Field(128, ge=1, description="samples per step; the last, smaller batch is kept")
+    lr: float = Field(0.04, gt=0, description="learning rate at the start of each task")
+    lr_min: float = Field(1e-3, ge=0, description="learning rate that the cosine falls towards")
+    schedule: Literal["cosine_per_task", "constant"] = Field(
+        "cosine_per_task", description="learning rate over the rounds of a task"
+    )
+    momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum, started anew at every client visit")
+    weight_decay: float = Field(1e-5, ge=0, description="L2 penalty on every trained number")
+    aggregation: Literal["uniform", "samples"] = Field(
+        "uniform", description="weight of a client in the average: equal, or by its number of samples"
+    )
+    model_selection: Literal["last", "lowest_train_loss"] = Field(
+        "last", description="which round's model a task ends with; never chosen on test data"
+    )
+
+    @model_validator(mode="after")
+    def _cosine_goes_down(self) -> TrainSettings:
+        if self.schedule == "cosine_per_task" and self.lr_min > self.lr:
+            raise ValueError(f"lr_min ({self.lr_min}) must not exceed lr ({self.lr})")
+        return self
+
+
+class EngineSettings(Settings):
+    """Where clients are run."""
+
+    name: Literal["inprocess", "cuda"] = Field(
+        "inprocess", description="one client after another on any device, or captured steps on one NVIDIA GPU"
+    )
+    device: str = Field("auto", description="cpu, cuda or cuda:1; auto takes a GPU if there is one")
+    precision: Literal["fp32", "tf32", "bf16"] = Field(
+        "fp32", description="arithmetic of the backbone; averaging, head and losses stay in float32"
+    )
+    replicas: int = Field(0, ge=0, description="clients trained at once by engine cuda; 0 chooses by memory")
+    compile: bool = Field(True, description="let engine cuda compile the backbone (about 20 s, once per machine)")
+    threads: int = Field(0, ge=0, description="CPU threads; 0 leaves the choice to PyTorch")
+
+
+class RunSettings(Settings):
+    """What a run leaves behind; nothing here changes a result."""
+
+    out: str = Field("runs", description="folder that run folders are made in")
+    name: str | None = Field(None, description="name of the run folder; default is data set, method and seed")
+    checkpoint_seconds: float = Field(
+        20.0,
+        ge=0,
+        description="least time between two checkpoints inside a task; 0 writes one after every round",
+    )

@@ -1,0 +1,106 @@
+"""The end of a task on the server: a studio with the frozen model in it, a pool of images, a picture of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfeat.data.augment import DeviceImages, draw_epoch
+from fedfeat.draws import draw_at, int_at
+from fedfeat.generation.generator import ImageShape
+from fedfeat.generation.pictures import class_grid, write_picture
+from fedfeat.generation.pool import POOL, Pool, varied
+from fedfeat.generation.replay import PREVIOUS_MODEL
+from fedfeat.models import Network
+
+if TYPE_CHECKING:
+    from fedfeat.federation.boundary import Boundary
+    from fedfeat.methods.method import Op
+
+AGREEMENT = "synthetic_agreement"
+
+
+@dataclass(frozen=True)
+class Studio:
+    """What images are made from: the frozen model, the real images' shape and scale, and where draws come from."""
+
+    teacher: Network
+    images: DeviceImages  # never their content
+    num_classes: int
+    class_names: tuple[str, ...]
+    seed: int
+    task: int
+
+    @property
+    def image_shape(self) -> ImageShape:
+        """Height, width and channels."""
+        height, width, channels = self.images.images.shape[1:]
+        return int(height), int(width), int(channels)
+
+    @property
+    def device(self) -> torch.device:
+        """Where images are made."""
+        return self.images.device
+
+    def draws(self, purpose: str, *where: int) -> np.random.Generator:
+        """Return the generator at an address of this task."""
+        return draw_at(self.seed, purpose, self.task, *where)
+
+    def seed_of(self, purpose: str) -> int:
+        """Return a plain seed at an address of this task."""
+        return int_at(self.seed, purpose, self.task)
+
+    def pixels(self, images: Tensor, rng: np.random.Generator) -> Tensor:
+        """Crop and flip generated images [B, C, H, W] in 0..1: pixels [B, H, W, C] in 0..255, with a gradient."""
+        augmentation = replace(self.images.augmentation, brightness=0.0)
+        draws = draw_epoch(rng, len(images), augmentation)
+        return varied(images.permute(0, 2, 3, 1) * 255, draws, slice(None), augmentation)
+
+
+Synthesis = Callable[[Studio], Pool]
+
+
+class Generation:
+    """Fills a pool of synthetic images of all seen classes and shares it; not needed after the last task."""
+
+    after_last = False
+
+    def __init__(self, synthesis: Synthesis) -> None:
+        self.synthesis = synthesis
+
+    def ops(self) -> dict[str, Op]:
+        """Clients are not asked for anything."""
+        return {}
+
+    def at_boundary(self, boundary: Boundary) -> None:
+        """Make the pool from the model that the task ended with."""
+        server = boundary.server
+        studio = Studio(
+            teacher=server.frozen(PREVIOUS_MODEL, boundary.weights, boundary.task),
+            images=server.images,
+            num_classes=server.seen.num_classes,
+            class_names=server.class_names,
+            seed=boundary.seed,
+            task=boundary.task,
+        )
+        pool = self.synthesis(studio)
+        server.progress.share(POOL, pool.images)
+        server.progress.numbers[AGREEMENT] = agreement(studio, pool)
+        if server.folder is not None:
+            path = server.folder / "pictures" / f"task-{boundary.task + 1}.png"
+            write_picture(path, class_grid(pool.images, pool.labels, studio.num_classes))
+
+
+@torch.no_grad()
+def agreement(studio: Studio, pool: Pool) -> float:
+    """Return the share of the pool that the frozen model, seeing it as clients do, puts into the intended class."""
+    right = 0
+    for batch, labels in zip(pool.batches, pool.aims, strict=True):
+        predicted = studio.teacher(studio.images.normalise(batch.float())).logits.argmax(dim=1)
+        right += int((predicted == labels).sum())
+    return right / len(pool.labels)

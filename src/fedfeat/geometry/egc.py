@@ -1,0 +1,109 @@
+"""EGC, the energy-based geometric correction: takes from a prediction the pull that current ("head") classes exert.
+
+Everything here works on cosine logits ``z = W^T x`` with old ("tail") classes first. A group of prototypes of a
+simplex ETF has the Gram matrix ``(1 - c) I + c 11^T``, whose inverse is known, so the projectors of the published
+form never have to be built. Classes that are the first of a larger frame (``num_prototypes``) follow the same
+formulas with another ``c``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedfeat.geometry.etf import etf_cosine
+
+RankNorm = Literal["minus_one", "true_rank", "none"]
+Subspace = Literal["span", "centered"]
+
+
+class Energies(NamedTuple):
+    """Share of each sample's energy in the span of the head and of the tail prototypes, over the group's rank."""
+
+    head: Tensor
+    tail: Tensor
+
+
+def group_energies(
+    cosine_logits: Tensor,
+    *,
+    num_old: int,
+    rank_norm: RankNorm = "minus_one",
+    subspace: Subspace = "span",
+    num_prototypes: int | None = None,
+) -> Energies:
+    """Return rank-normalised energies ``||P_G x||^2 / r_G`` of both groups, from cosine logits [B, C]."""
+    c = etf_cosine(num_prototypes or cosine_logits.shape[1])
+    tail, head = cosine_logits[:, :num_old], cosine_logits[:, num_old:]
+    return Energies(
+        head=_energy(head, c, subspace) / _rank(head.shape[1], rank_norm),
+        tail=_energy(tail, c, subspace) / _rank(tail.shape[1], rank_norm),
+    )
+
+
+def egc_gate(energies: Energies, prior_head: float | Tensor, *, eps: float = 1e-8) -> Tensor:
+    """Return how strongly each sample is corrected, in [0, 1): its head energy above what old exemplars show."""
+    excess = energies.head - prior_head
+    # Rounding must not close the gap to one: a gate of one would tie all head classes.
+    return (excess / (energies.head + energies.tail + eps)).clamp(min=0.0, max=1.0 - 1e-6)
+
+
+def egc_correct(
+    cosine_logits: Tensor,
+    *,
+    num_old: int,
+    prior_head: float | Tensor,
+    rank_norm: RankNorm = "minus_one",
+    subspace: Subspace = "span",
+    tail_boost: bool = True,
+    eps: float = 1e-8,
+    num_prototypes: int | None = None,
+) -> Tensor:
+    """Return the logits that EGC's corrected features would give, up to a common positive factor.
+
+    The correction is ``x' = x - g P_H x + g P_T x``. The ranking inside the old and inside the new classes never
+    changes; only the winner between the two groups may. Without old or without new classes nothing is corrected.
+
+    :param cosine_logits: [B, C], cosines of features with prototypes, old classes first.
+    :param num_old: how many of the C classes are old.
+    :param prior_head: mean head energy of exemplars of old classes, with the same ``rank_norm`` and ``subspace``.
+    :param tail_boost: ``False`` removes the head component without adding the tail component a second time.
+    :param num_prototypes: size of the whole frame when the C classes are only its first part.
+    """
+    if not 0 < num_old < cosine_logits.shape[1]:
+        return cosine_logits
+    z = cosine_logits.float()
+    energies = group_energies(z, num_old=num_old, rank_norm=rank_norm, subspace=subspace, num_prototypes=num_prototypes)
+    gate = egc_gate(energies, prior_head, eps=eps)[:, None]
+    c = etf_cosine(num_prototypes or z.shape[1])
+    tail, head = z[:, :num_old], z[:, num_old:]
+    # W_G^T P_G x is z_G itself; W_other^T P_G x is the same number for every class of the other group.
+    head_seen_from_tail = c * _dual(head, c).sum(dim=1, keepdim=True)
+    new_tail = tail - gate * head_seen_from_tail
+    new_head = head - gate * head
+    if tail_boost:
+        new_tail = new_tail + gate * tail
+        new_head = new_head + gate * c * _dual(tail, c).sum(dim=1, keepdim=True)
+    return torch.cat([new_tail, new_head], dim=1)
+
+
+def _dual(group: Tensor, c: float) -> Tensor:
+    """Solve ``G a = z`` for the Gram matrix ``G = (1 - c) I + c 11^T`` of a group (Sherman-Morrison)."""
+    rest = 1 + (group.shape[1] - 1) * c
+    if abs(rest) < 1e-12:  # the whole frame: its logits sum to zero, and the pseudo-inverse is a plain factor
+        return group / (1 - c)
+    return (group - c / rest * group.sum(dim=1, keepdim=True)) / (1 - c)
+
+
+def _energy(group: Tensor, c: float, subspace: Subspace) -> Tensor:
+    if subspace == "centered":
+        centred = group - group.mean(dim=1, keepdim=True)
+        return (centred * centred).sum(dim=1) / (1 - c)
+    return (group * _dual(group, c)).sum(dim=1)
+
+
+def _rank(size: int, rank_norm: RankNorm) -> int:
+    # A printed denominator of size - 1 would divide by zero for one class.
+    return {"minus_one": max(size - 1, 1), "true_rank": size, "none": 1}[rank_norm]

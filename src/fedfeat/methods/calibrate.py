@@ -1,0 +1,208 @@
+"""Calibrated correction: the strength of EGC, and an offset on new classes, chosen on held-out exemplars.
+
+EGC measures its prior on exemplars the model has memorised, so it tends to push too hard. Here every client sets a
+few samples aside during a task; after the last round it counts, for each pair of strengths on a grid, how many of
+them the global model gets right. The server adds the tables up and takes the best pair. A linear head has no gate:
+there only the offset is chosen.
+
+Objective:
+    training as the base has it, without the held-out samples
+    z(gamma, delta) = z + gamma * (z_corrected - z),  less delta for every new class
+      z: cosines (ETF) or logits (linear head);  z_corrected: after EGC;  without EGC gamma = 0
+    chosen: the (gamma, delta) with the largest (C_old * accuracy_old + C_new * accuracy_new) / C on held-out samples;
+            among equals the weakest, by gamma + delta / (largest delta)
+
+Sends:
+    down/count_held_out/weights: 4 * theta; the model that the task ended with
+    up/count_held_out/right: 8 * G * D
+    up/count_held_out/held_out: 8
+    down/count_held_out/*: 4; each number that the server keeps, such as EGC's priors
+
+Defaults:
+    held_out: a choice of this project
+    gammas: a choice of this project
+    deltas: a choice of this project
+    linear_deltas: a choice of this project
+
+Departures:
+    - This is not a published method. BiC (Wu et al., Large Scale Incremental Learning, CVPR 2019) fits a scale and an
+      offset for new classes on held-out exemplars in one place. Here a grid takes the place of the fit, so that
+      clients send nothing but counts, and the scale is that of EGC's gate.
+
+Run:
+    fedcbdr+feat+calibrate --set scenario.budget=100
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedfeat.errors import ConfigError
+from fedfeat.federation.payload import Payload, tensor_of
+from fedfeat.geometry.calibration import calibrated, choose, count_right
+from fedfeat.methods.correction import EnergyCorrection
+from fedfeat.methods.method import Known, Method, Prediction, Seen
+from fedfeat.methods.registry import addon
+from fedfeat.models import ETFHead, Network, Outputs
+from fedfeat.settings import Settings
+
+if TYPE_CHECKING:
+    from fedfeat.federation.boundary import Boundary
+    from fedfeat.federation.client import Client
+    from fedfeat.methods.method import Op
+
+GAMMA, DELTA = "gamma", "delta"
+
+
+class CalibrateSettings(Settings):
+    """What is held out and which strengths are tried."""
+
+    held_out: float = Field(0.2, gt=0, le=0.5, description="share of each old class's exemplars that is set aside")
+    gammas: tuple[float, ...] = Field(
+        (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), min_length=1, description="strengths of the gate to try"
+    )
+    deltas: tuple[float, ...] = Field(
+        (0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0),
+        min_length=1,
+        description="offsets to try on cosine logits",
+    )
+    linear_deltas: tuple[float, ...] = Field(
+        tuple(i / 4 for i in range(41)), min_length=1, description="offsets to try on the logits of a linear head"
+    )
+
+
+class Calibration:
+    """Chooses the two numbers at the end of every task; needed after the last one too."""
+
+    after_last = True
+
+    def __init__(self, settings: CalibrateSettings, predict: Prediction | None, has_etf_head: bool) -> None:
+        self.predict = predict
+        self.gammas: Sequence[float] = settings.gammas if isinstance(predict, EnergyCorrection) else (0.0,)
+        self.deltas: Sequence[float] = settings.deltas if has_etf_head else settings.linear_deltas
+
+    def ops(self) -> dict[str, Op]:
+        """Clients answer ``count_held_out``."""
+        return {"count_held_out": self.count_held_out}
+
+    def at_boundary(self, boundary: Boundary) -> None:
+        """Add up the clients' tables and keep the best pair; without any held-out sample, the paper's correction."""
+        seen, progress = boundary.server.seen, boundary.server.progress
+        progress.numbers.pop(GAMMA, None)
+        progress.numbers.pop(DELTA, None)
+        if seen.num_old == 0:
+            return
+        request: Payload = {"weights": boundary.weights, **progress.numbers}
+        replies = boundary.exchange.gather("count_held_out", {k: dict(request) for k in sorted(boundary.quotas)})
+        tables = [tensor_of(r, "right") for r in replies.values() if "right" in r]
+        if not tables:
+            _say_nothing_was_chosen()
+            return
+        totals = torch.stack([tensor_of(r, "held_out") for r in replies.values() if "right" in r]).sum(dim=0).tolist()
+        choice = choose(
+            torch.stack(tables).sum(dim=0),
+            (totals[0], totals[1]),
+            num_old=seen.num_old,
+            num_new=seen.num_classes - seen.num_old,
+            gammas=self.gammas,
+            deltas=self.deltas,
+        )
+        if choice is None:
+            _say_nothing_was_chosen()
+        else:
+            progress.numbers[GAMMA], progress.numbers[DELTA] = choice
+
+    def count_held_out(self, client: Client, request: Payload) -> Payload:
+        """Client: two counts per grid point and two totals; no image, feature or label leaves."""
+        held_out = client.held_out
+        if len(held_out) == 0:
+            return {}
+        client.model.load(tensor_of(request, "weights"))
+        known = Known({k: float(v) for k, v in request.items() if isinstance(v, int | float)}, {})
+        seen = Seen(client.task, client.num_old, client.num_classes)
+        plain, corrected = self._logits(client, held_out, seen, known)
+        labels = client.labels(held_out)
+        right = count_right(plain, corrected, labels, num_old=client.num_old, gammas=self.gammas, deltas=self.deltas)
+        old = int((labels < client.num_old).sum())
+        return {"right": right, "held_out": torch.tensor([old, len(labels) - old], dtype=torch.int32)}
+
+    @torch.no_grad()
+    def _logits(self, client: Client, indices: Tensor, seen: Seen, known: Known) -> tuple[Tensor, Tensor]:
+        network = client.network.eval()
+        pairs = []
+        for batch in torch.split(indices, client.config.train.batch):
+            outputs = network(client.images.plain(batch))
+            pairs.append(_both(self.predict, network, outputs, seen, known))
+        return torch.cat([p for p, _ in pairs]), torch.cat([c for _, c in pairs])
+
+
+def _say_nothing_was_chosen() -> None:
+    warnings.warn(
+        "calibrate: no client could hold out samples of old and new classes; the prediction stays as it is",
+        stacklevel=3,
+    )
+
+
+class CalibratedPrediction:
+    """The prediction with the chosen strengths; the method's own correction until something was chosen."""
+
+    def __init__(self, predict: Prediction | None) -> None:
+        self.predict = predict
+
+    def __call__(self, network: Network, outputs: Outputs, seen: Seen, known: Known) -> Tensor:
+        """Return calibrated logits."""
+        plain, corrected = _both(self.predict, network, outputs, seen, known)
+        if GAMMA not in known.numbers:
+            return corrected
+        gamma, delta = known.numbers[GAMMA], known.numbers[DELTA]
+        return calibrated(plain, corrected, num_old=seen.num_old, gamma=gamma, delta=delta)
+
+
+def _both(
+    predict: Prediction | None, network: Network, outputs: Outputs, seen: Seen, known: Known
+) -> tuple[Tensor, Tensor]:
+    """Return logits without and with the method's own correction, in the same units."""
+    if isinstance(network.head, ETFHead):
+        plain = network.head.cosine(outputs.features.float())
+    else:
+        plain = outputs.logits.float()
+    if predict is None:
+        return plain, plain
+    return plain, predict(network, outputs, seen, known)
+
+
+@addon(
+    "calibrate",
+    CalibrateSettings,
+    examples=("fedcbdr+feat+calibrate", "fedcbdr+calibrate", "refed+feat+calibrate"),
+)
+def calibrate(method: Method, settings: CalibrateSettings) -> Method:
+    """Choose the strength of the correction on held-out exemplars, from counts that clients send."""
+    if method.replay is None:
+        raise ConfigError(
+            f"method: calibrate judges by held-out exemplars, and {method.name!r} keeps none; "
+            "put it on a replay base such as fedcbdr+calibrate"
+        )
+    if not isinstance(method.predict, EnergyCorrection | None):
+        raise ConfigError(
+            f"method: calibrate tunes plain logits or EGC, and {method.name!r} predicts in another way; leave one out"
+        )
+    return replace(
+        method,
+        held_out=settings.held_out,
+        boundary=(*method.boundary, Calibration(settings, method.predict, method.has_etf_head)),
+        predict=CalibratedPrediction(method.predict),
+        variants={**method.variants, **({"before calibration": method.predict} if method.predict else {})},
+        sends={
+            **method.sends,
+            "right": "how many held-out samples are right, old and new, per grid point (once per task)",
+            "held_out": "how many samples were held out, old and new (once per task)",
+        },
+    )

@@ -1,0 +1,181 @@
+"""FedEWC: elastic weight consolidation (Kirkpatrick et al., PNAS 2017) inside federated averaging.
+
+At the end of a task clients measure how much each parameter matters to it (diagonal Fisher information), the server
+merges the diagonals, and later tasks pull parameters back to where they were, in proportion. No data are kept.
+
+Objective:
+    task 1:      L = CE(z, y)
+    afterwards:  L = CE(z[new], y) + lambda / 2 * sum_i F_i (w_i - w*_i)^2
+    F of a client:  min(fisher_max, mean over batches of (d CE_batch / d w_i)^2)
+    merged:         mean over clients by samples;  over tasks  F <- a F_before + (1 - a) F_task,  a = C_before / C
+    w* is the model that the previous task ended with; rows of new classes have F = 0
+
+Sends:
+    down/fisher/weights: 4 * theta; the model that the task ended with
+    up/fisher/fisher: 4 * trained
+    up/fisher/samples: 4; how many images the diagonal rests on
+    down/train/shared.fisher: 4 * trained_before; the merged diagonal, with the first request of the next task
+    down/train/shared.previous_model: 4 * theta_before; only to clients that miss a task's first round
+
+Defaults:
+    mode: a choice, see the departures
+    lambda: released code (PyCIL, TARGET, LANDER)
+    fisher_max: released code (PyCIL, TARGET, LANDER)
+
+Departures:
+    - In the released federated code the penalty is computed on a network that nobody trains and has no effect. Mode
+      `corrected` lets it reach the trained weights; mode `official_effective` leaves it out.
+    - The diagonal is measured once, at the end of a task, with the final global model in evaluation mode, and merged
+      over clients. The released code measures it after every visit and merges nothing.
+    - Images are augmented as in training while it is measured.
+    - The released code of this baseline trains at a constant 0.01 without weight decay; here the run decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedfeat.federation.payload import Payload, number_of, tensor_of
+from fedfeat.methods.client_side import epoch_of
+from fedfeat.methods.losses import cross_entropy, new_class_cross_entropy
+from fedfeat.methods.method import LossTerm, Method, Op, Push
+from fedfeat.methods.registry import base
+from fedfeat.models import FlatModel
+from fedfeat.settings import Settings
+
+if TYPE_CHECKING:
+    from fedfeat.federation.boundary import Boundary
+    from fedfeat.federation.client import Client
+
+FISHER = "fisher"
+INERT = (
+    "fedewc: mode official_effective leaves the penalty out, since the released code computes it on a network that "
+    "nobody trains; what remains is finetune (set train.weight_decay to 0 to match its optimiser)"
+)
+
+
+class FedEWCSettings(Settings):
+    """Settings of FedEWC."""
+
+    mode: Literal["corrected", "official_effective"] = Field(
+        "corrected",
+        description="a penalty that reaches the trained weights, or what the released code amounts to: none",
+    )
+    weight: float = Field(1000.0, ge=0, alias="lambda", description="weight of the penalty")
+    fisher_max: float = Field(1e-4, gt=0, description="upper limit of a client's Fisher values")
+
+
+@base("fedewc", FedEWCSettings)
+def fedewc(settings: FedEWCSettings) -> Method:
+    """FedEWC: parameters that mattered to earlier tasks are pulled back to their old values."""
+    loss = LossTerm("ce", lambda s: new_class_cross_entropy(s.logits, s.labels, s.num_old))
+    if settings.mode == "official_effective":
+        return Method("fedewc", loss=loss, notes=(INERT,))
+    return Method(
+        "fedewc",
+        loss=loss,
+        penalties=(Consolidation(settings.weight),),
+        boundary=(FisherMerge(settings.fisher_max),),
+        keeps_previous_model=True,
+        sends={FISHER: "diagonal Fisher information of the finished task's data (once per task)"},
+    )
+
+
+class Consolidation:
+    """The quadratic pull to the previous task's final model; rows of new classes are free."""
+
+    name = "ewc"
+
+    def __init__(self, weight: float) -> None:
+        self.weight = weight
+
+    def start(self, client: Client, request: Payload) -> Push | None:
+        """Bring the merged Fisher diagonal and the anchor into today's layout."""
+        if FISHER not in client.shared:
+            return None
+        fisher = client.model.widened(client.shared[FISHER], client.num_old)
+        anchor = client.model.widened(client.shared["previous_model"], client.num_old)
+        return lambda weights, gradient: ewc_pull(weights, gradient, anchor, fisher, self.weight)
+
+
+class FisherMerge:
+    """End of a task: clients measure, the server merges over clients and tasks; all get the outcome once."""
+
+    after_last = False
+
+    def __init__(self, fisher_max: float) -> None:
+        self.fisher_max = fisher_max
+
+    def ops(self) -> dict[str, Op]:
+        """Clients answer ``fisher``."""
+        return {"fisher": self.measure}
+
+    def measure(self, client: Client, request: Payload) -> Payload:
+        """Client: the Fisher diagonal of the finished task under the final model."""
+        if len(client.samples) == 0:
+            return {"samples": 0}
+        client.model.load(tensor_of(request, "weights"))
+        # Running statistics: the diagonal belongs to the model that will be anchored, and leaves it as it is.
+        client.network.eval()
+        fisher = fisher_diagonal(client.model, epoch_of(client, "fisher"), self.fisher_max)
+        return {FISHER: fisher, "samples": len(client.samples)}
+
+    def at_boundary(self, boundary: Boundary) -> None:
+        """Server: average over clients by their samples, then blend with earlier tasks by their classes."""
+        server = boundary.server
+        replies = boundary.exchange("fisher", {k: {"weights": boundary.weights} for k in sorted(boundary.quotas)})
+        new = weighted_average(replies)
+        old = server.progress.shared.get(FISHER)
+        if old is not None:
+            known = server.model.widened(torch.ones_like(old), server.seen.num_old)
+            old = server.model.widened(old, server.seen.num_old)
+            share = server.seen.num_old / server.seen.num_classes
+            new = old if new is None else blend(old, new, share * known)
+        if new is not None:
+            server.progress.share(FISHER, new)
+
+
+def fisher_diagonal(model: FlatModel, batches: Iterable[tuple[Tensor, Tensor]], limit: float) -> Tensor:
+    """Return the mean over batches of the squared gradient of the batch's mean loss, cut off at ``limit``.
+
+    Labels are the true ones and all seen classes compete. Squaring after the mean over a batch gives smaller values
+    than squaring per sample; the usual limit and penalty weight belong to this scale.
+    """
+    total, count = torch.zeros_like(model.gradient), 0
+    for images, labels in batches:
+        cross_entropy(model.network(images).logits, labels).backward()  # type: ignore[no-untyped-call]
+        total.addcmul_(model.gradient, model.gradient)
+        model.gradient.zero_()
+        count += 1
+    return total.div_(count).clamp_(max=limit)
+
+
+def weighted_average(replies: Iterable[tuple[int, Payload]]) -> Tensor | None:
+    """Return the clients' diagonals averaged by their samples, one reply at a time; None if nobody had any."""
+    total: Tensor | None = None
+    mass = 0.0
+    for _, reply in replies:
+        count = number_of(reply, "samples")
+        if count > 0:
+            fisher = tensor_of(reply, FISHER)
+            total = fisher * count if total is None else total.add_(fisher, alpha=count)
+            mass += count
+    return None if total is None else total.div_(mass)
+
+
+def blend(old: Tensor, new: Tensor, share_old: Tensor) -> Tensor:
+    """Return ``a F_old + (1 - a) F_new`` with a share per entry: zero where only the new task has a value."""
+    return share_old * old + (1 - share_old) * new
+
+
+def ewc_pull(weights: Tensor, gradient: Tensor, anchor: Tensor, fisher: Tensor, weight: float) -> Tensor:
+    """Add ``weight * F * (w - anchor)`` to the gradient and return ``weight / 2 * sum F (w - anchor)^2``."""
+    moved = weights - anchor
+    force = fisher * moved
+    gradient.add_(force, alpha=weight)
+    return 0.5 * weight * torch.dot(force, moved)

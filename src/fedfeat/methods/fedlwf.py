@@ -1,0 +1,81 @@
+"""FedLwF: learning without forgetting (Li and Hoiem, ECCV 2016) inside federated averaging.
+
+On the images of a new task the outputs for old classes are kept close to those of the previous task's final model,
+which every client already has. No data are kept.
+
+Objective:
+    task 1:      L = CE(z, y)
+    afterwards:  L = CE(z[new], y) + lambda * KD(z[old], z_previous)
+    KD(s, t) = - mean over the batch of sum_c softmax(t / T)_c log softmax(s / T)_c,  T the temperature, no factor T^2
+
+Sends:
+    down/train/shared.previous_model: 4 * theta_before; only to clients that miss a task's first round
+
+Defaults:
+    lambda: released code (TARGET, LANDER)
+    temperature: released code (TARGET, LANDER)
+
+Departures:
+    - The released code of this baseline trains at a constant 0.01; here the run decides.
+    - A task with one new class uses all classes in the first term, since a softmax over one class has no gradient.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedfeat.federation.payload import Payload
+from fedfeat.methods.distillation import soft_cross_entropy
+from fedfeat.methods.losses import new_class_cross_entropy
+from fedfeat.methods.method import Look, LossTerm, Method, Step
+from fedfeat.methods.registry import base
+from fedfeat.settings import Settings
+
+if TYPE_CHECKING:
+    from fedfeat.federation.client import Client
+
+TEACHER_LOGITS = "teacher_logits"
+
+
+class FedLwFSettings(Settings):
+    """Settings of FedLwF."""
+
+    weight: float = Field(3.0, ge=0, alias="lambda", description="weight of the distillation loss")
+    temperature: float = Field(2.0, gt=0, description="softens teacher and student")
+
+
+@base("fedlwf", FedLwFSettings)
+def fedlwf(settings: FedLwFSettings) -> Method:
+    """FedLwF: the previous global model teaches the old classes on new images."""
+
+    def distilled(step: Step) -> Tensor:
+        # The teacher has one logit per old class: its columns are the student's first.
+        return soft_cross_entropy(step.logits[:, : step.num_old], step.references[TEACHER_LOGITS], settings.temperature)
+
+    return Method(
+        "fedlwf",
+        loss=LossTerm("ce", lambda s: new_class_cross_entropy(s.logits, s.labels, s.num_old)),
+        terms=(LossTerm("kd", distilled, settings.weight, from_task=2),),
+        references=(PreviousModel(),),
+        keeps_previous_model=True,
+    )
+
+
+class PreviousModel:
+    """The previous task's final model as a teacher: in evaluation mode, so that new images do not move it."""
+
+    def start(self, client: Client, request: Payload) -> Look | None:
+        """Return the teacher's view of a batch: its logits of old classes."""
+        if client.num_old == 0:
+            return None
+        teacher = client.frozen("teacher", client.shared["previous_model"], client.task - 1)
+
+        @torch.no_grad()
+        def look(images: Tensor) -> dict[str, Tensor]:
+            return {TEACHER_LOGITS: teacher(images).logits}
+
+        return look

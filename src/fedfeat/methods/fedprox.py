@@ -1,0 +1,70 @@
+"""FedProx (Li et al., MLSys 2020): a proximal term keeps local training near the model it started from.
+
+Clients with different data drift apart while they train. A quadratic pull to the round's global model holds them
+together; it costs nothing to send.
+
+Objective:
+    L = L_base + mu / 2 * ||w - w_global||^2        over everything that is trained, gradient in closed form
+
+Sends:
+    nothing
+
+Defaults:
+    mu: a choice within the paper's grid, 0.001 to 1
+
+Departures:
+    - Every client does all its local epochs; the paper also lets slow ones do less.
+    - BatchNorm's running statistics are not pulled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedfeat.federation.payload import Payload, tensor_of
+from fedfeat.methods.method import Method, Push
+from fedfeat.methods.registry import addon
+from fedfeat.settings import Settings
+
+if TYPE_CHECKING:
+    from fedfeat.federation.client import Client
+
+
+class FedProxSettings(Settings):
+    """Settings of FedProx."""
+
+    mu: float = Field(0.01, ge=0, description="strength of the pull to the round's global model; 0 is plain averaging")
+
+
+@addon("fedprox", FedProxSettings, examples=("fedcbdr+fedprox",))
+def fedprox(method: Method, settings: FedProxSettings) -> Method:
+    """A proximal term against client drift, on any base."""
+    if settings.mu == 0:
+        return method
+    return replace(method, penalties=(*method.penalties, Proximity(settings.mu)))
+
+
+class Proximity:
+    """``mu / 2 ||w - w_global||^2`` over everything that is trained."""
+
+    name = "prox"
+
+    def __init__(self, mu: float) -> None:
+        self.mu = mu
+
+    def start(self, client: Client, request: Payload) -> Push:
+        """Hold on to the weights that the round began with."""
+        anchor = tensor_of(request, "weights")[: client.model.num_trainable].to(client.device)
+        return lambda weights, gradient: proximal_pull(weights, gradient, anchor, self.mu)
+
+
+def proximal_pull(weights: Tensor, gradient: Tensor, anchor: Tensor, mu: float) -> Tensor:
+    """Add ``mu (w - anchor)`` to the gradient and return ``mu / 2 ||w - anchor||^2``."""
+    moved = weights - anchor
+    gradient.add_(moved, alpha=mu)
+    return 0.5 * mu * torch.dot(moved, moved)

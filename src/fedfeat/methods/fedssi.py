@@ -1,0 +1,190 @@
+"""FedSSI (Li et al., ICML 2025): synaptic intelligence along the path of a personalised surrogate model.
+
+Before a task's data are dropped, each client briefly trains a surrogate between its own data and the global model
+(PSM) and notes what each parameter contributed to the falling loss. Later tasks pull parameters back to the previous
+global model by that importance. Importances stay on the client.
+
+Objective:
+    task 1:      L = CE(z, y)
+    afterwards:  L = CE(z[new], y) + alpha * sum_i Omega_i (w_i - w*_i)^2
+    surrogate:   v <- v - lr * u,  u = g + q (v - theta),  q = (1 - lambda) / (2 lambda),  s_i <- s_i + lr * g_i * u_i
+                 g: gradient of the task's loss without the penalty;  v starts at theta, where the task ended
+    importance:  Omega_i <- Omega_i + max(s_i, 0) / (moved_i^2 + xi)
+    w* is the model that the previous task ended with; rows of new classes have Omega = 0
+
+Sends:
+    down/surrogate/weights: 4 * theta; the model that the task ended with
+    down/train/shared.previous_model: 4 * theta_before; only to clients that miss a task's first round
+
+Defaults:
+    lambda: assumed, the middle of its range
+    passes: assumed
+    lr: assumed; from re-implementations of personalised models
+    alpha: assumed; SI's strength for ResNet-18 in Mammoth
+    xi: assumed; as in Mammoth
+    clip: assumed; as in Mammoth
+
+Departures:
+    - No code was released. The pull of the surrogate and the form of the penalty are published; when the surrogate
+      is trained, for how long and how strongly it counts are assumptions.
+    - The softmax over new classes is an assumption too, taken over from the other methods without exemplars.
+    - Gradients are cut off value by value while the penalty is on; add-ons named after it are not cut.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedfeat.federation.payload import Payload, tensor_of
+from fedfeat.methods.client_side import epoch_of, recall, remember
+from fedfeat.methods.losses import new_class_cross_entropy
+from fedfeat.methods.method import LossTerm, Method, Op, Push
+from fedfeat.methods.registry import base
+from fedfeat.settings import Settings
+
+if TYPE_CHECKING:
+    from fedfeat.federation.boundary import Boundary
+    from fedfeat.federation.client import Client
+
+IMPORTANCE = "importance"
+ASSUMED = (
+    "fedssi: no code was released; passes, learning rate and strengths of the surrogate are assumptions, and so "
+    "is the softmax over new classes only"
+)
+
+
+class FedSSISettings(Settings):
+    """The surrogate model and the penalty."""
+
+    personal: float = Field(
+        0.5, gt=0, le=1, alias="lambda", description="share of local data against the global model in the surrogate"
+    )
+    passes: int = Field(5, ge=1, description="passes of the surrogate over the finished task's data")
+    lr: float = Field(0.01, gt=0, description="learning rate of the surrogate, plain SGD")
+    alpha: float = Field(0.5, ge=0, description="weight of the penalty")
+    xi: float = Field(1.0, gt=0, description="guard in the importance's denominator; alpha depends on its scale")
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["none"] = Field(
+        1.0, description="limit of each gradient value while the penalty is on"
+    )
+
+
+@base("fedssi", FedSSISettings)
+def fedssi(settings: FedSSISettings) -> Method:
+    """FedSSI: parameters that lowered the loss of a personalised surrogate are pulled back to their old values."""
+    return Method(
+        "fedssi",
+        loss=LossTerm("ce", lambda s: new_class_cross_entropy(s.logits, s.labels, s.num_old)),
+        penalties=(ImportancePull(settings),),
+        boundary=(Surrogate(settings),),
+        keeps_previous_model=True,
+        notes=(ASSUMED,),
+    )
+
+
+class ImportancePull:
+    """The quadratic pull to the previous task's final model, by the client's own importances."""
+
+    name = "ssi"
+
+    def __init__(self, settings: FedSSISettings) -> None:
+        self.settings = settings
+
+    def start(self, client: Client, request: Payload) -> Push | None:
+        """Return the pull from task 2 on; it is zero for a client that has not measured any importance yet."""
+        if client.num_old == 0:
+            return None
+        kept = recall(client, IMPORTANCE)
+        importance = torch.zeros_like(client.model.weights) if kept is None else kept
+        anchor = client.model.widened(client.shared["previous_model"], client.num_old)
+        alpha, clip = self.settings.alpha, self.settings.clip
+
+        def push(weights: Tensor, gradient: Tensor) -> Tensor:
+            value = importance_pull(weights, gradient, anchor, importance, alpha)
+            # What the data and this penalty ask for together; add-ons come after it and are not cut.
+            if clip != "none":
+                gradient.clamp_(-clip, clip)
+            return value
+
+        return push
+
+
+class Surrogate:
+    """End of a task: each client measures importances on its own; only the final model is sent to it."""
+
+    after_last = False
+
+    def __init__(self, settings: FedSSISettings) -> None:
+        self.settings = settings
+
+    def ops(self) -> dict[str, Op]:
+        """Clients answer ``surrogate``."""
+        return {"surrogate": self.measure}
+
+    def at_boundary(self, boundary: Boundary) -> None:
+        """Send the final model to every present client."""
+        boundary.exchange.gather("surrogate", {k: {"weights": boundary.weights} for k in sorted(boundary.quotas)})
+
+    def measure(self, client: Client, request: Payload) -> Payload:
+        """Client: train the surrogate, and add what its parameters contributed to their importance."""
+        if len(client.samples) == 0:
+            return {}
+        contribution = self.contributions(client, tensor_of(request, "weights"))
+        start = tensor_of(request, "weights")[: client.model.num_trainable].to(client.device)
+        importance = importance_of(contribution, client.model.weights - start, self.settings.xi)
+        earlier = recall(client, IMPORTANCE)
+        remember(client, IMPORTANCE, importance if earlier is None else earlier + importance)
+        return {}
+
+    def contributions(self, client: Client, global_weights: Tensor) -> Tensor:
+        """Train the surrogate in the resident model and return what each parameter contributed."""
+        # Importing it above would lead back here: local training knows the configuration, which knows all methods.
+        from fedfeat.federation.local import take_step
+
+        model, settings = client.model, self.settings
+        model.load(global_weights)
+        anchor = model.weights.clone()
+        contribution = torch.zeros_like(anchor)
+        pull = pull_to_global(settings.personal)
+        client.network.train()
+        for number in range(settings.passes):
+            for images, labels in epoch_of(client, "surrogate", number):
+                loss = client.method.loss.function(take_step(client, images, labels))
+                loss.backward()  # type: ignore[no-untyped-call]
+                surrogate_step(model.weights, model.gradient, anchor, contribution, pull=pull, lr=settings.lr)
+        return contribution
+
+
+def pull_to_global(personal: float) -> float:
+    """Return ``q = (1 - lambda) / (2 lambda)``: none at 1 (ordinary SI), without bound towards 0."""
+    return (1 - personal) / (2 * personal)
+
+
+@torch.no_grad()
+def surrogate_step(
+    weights: Tensor, gradient: Tensor, anchor: Tensor, contribution: Tensor, *, pull: float, lr: float
+) -> None:
+    """Take one plain step along ``g + q (v - anchor)``, note its share of the falling loss, clear the gradient.
+
+    The share is minus the loss's gradient times the displacement, summed along the path: SI's path integral.
+    """
+    direction = gradient + pull * (weights - anchor)
+    contribution.addcmul_(gradient, direction, value=lr)
+    weights.add_(direction, alpha=-lr)
+    gradient.zero_()
+
+
+def importance_of(contribution: Tensor, displacement: Tensor, xi: float) -> Tensor:
+    """Return the contribution per squared displacement, never negative."""
+    return contribution.clamp(min=0) / (displacement.square() + xi)
+
+
+def importance_pull(weights: Tensor, gradient: Tensor, anchor: Tensor, importance: Tensor, alpha: float) -> Tensor:
+    """Add ``2 alpha Omega (w - anchor)`` to the gradient and return ``alpha sum Omega (w - anchor)^2``."""
+    moved = weights - anchor
+    force = importance * moved
+    gradient.add_(force, alpha=2 * alpha)
+    return alpha * torch.dot(force, moved)

@@ -1,0 +1,47 @@
+"""Plain federated averaging over a stream of tasks: nothing is kept of the past (the lower bound).
+
+Each task is trained on its own images alone. Whatever a method does against forgetting is measured from here.
+
+Objective:
+    task 1:      L = CE(z, y)                     over all classes
+    afterwards:  L = CE(z[new], y)                softmax = "new"
+                 L = CE(z, y)                     softmax = "all", or a task with a single new class
+
+Sends:
+    nothing
+
+Defaults:
+    softmax: released code of TARGET and LANDER, where every method without exemplars trains this way
+
+Departures:
+    - The learning rate and its cosine are those of the run; the released code of this baseline has 0.01 in it.
+    - A task with one new class uses all classes, since a softmax over one class has no gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from fedfeat.methods.losses import cross_entropy, new_class_cross_entropy
+from fedfeat.methods.method import LossTerm, Method
+from fedfeat.methods.registry import base
+from fedfeat.settings import Settings
+
+
+class FinetuneSettings(Settings):
+    """Settings of finetune."""
+
+    softmax: Literal["new", "all"] = Field(
+        "new",
+        description="classes that compete from task 2 on; 'new' is what the published exemplar-free code does",
+    )
+
+
+@base("finetune", FinetuneSettings)
+def finetune(settings: FinetuneSettings) -> Method:
+    """FedAvg on each task's data alone: what forgetting looks like."""
+    if settings.softmax == "all":
+        return Method("finetune", loss=LossTerm("ce", lambda s: cross_entropy(s.logits, s.labels)))
+    return Method("finetune", loss=LossTerm("ce", lambda s: new_class_cross_entropy(s.logits, s.labels, s.num_old)))

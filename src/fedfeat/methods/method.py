@@ -1,0 +1,174 @@
+"""A method is parts: a head, loss terms, references, penalties, a replay rule, statistics, a prediction.
+
+Each part is small and knows nothing of tasks, rounds or the other clients' loop; the federation puts them to work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from torch import Tensor, nn
+
+from fedfeat.federation.payload import Payload
+from fedfeat.methods.losses import cross_entropy
+from fedfeat.models import HeadFactory, LinearHead, Network, Outputs
+
+if TYPE_CHECKING:
+    from fedfeat.federation.boundary import Boundary
+    from fedfeat.federation.client import Client
+    from fedfeat.federation.server import Server
+
+Op = Callable[["Client", Payload], Payload]
+Buffers = dict[str, Tensor]
+# Images of a batch -> what a step's loss terms refer to; ``client.batch`` has the batch's indices.
+Look = Callable[[Tensor], dict[str, Tensor]]
+Push = Callable[[Tensor, Tensor], Tensor]  # (weights, gradient to add to) -> value of the penalty
+
+
+class Seen(NamedTuple):
+    """Where the stream of classes stands: the task (from 0), classes of earlier tasks, classes up to this one."""
+
+    task: int
+    num_old: int
+    num_classes: int
+
+
+class Known(NamedTuple):
+    """What the server keeps besides the model: numbers (priors, strengths) and tensors (prototypes)."""
+
+    numbers: Mapping[str, float]
+    tensors: Mapping[str, Tensor]
+
+
+class Step(NamedTuple):
+    """What a loss term sees of a training step: tensors of fixed shape and the class counts."""
+
+    features: Tensor
+    logits: Tensor
+    labels: Tensor
+    num_old: int
+    num_classes: int
+    num_prototypes: int  # of the whole frame; as many as seen classes unless an ETF was preallocated
+    references: Mapping[str, Tensor]  # what the method's references made of this batch
+    levels: tuple[Tensor, ...]  # pooled features of every stage before its activation, if the method asks for them
+    network: Network  # for terms with trained layers of their own (``network.extras``)
+
+
+@dataclass(frozen=True)
+class LossTerm:
+    """A weighted, named loss: a pure function of a step, active from a task on (counted from 1)."""
+
+    name: str
+    function: Callable[[Step], Tensor]
+    weight: float = 1.0
+    from_task: int = 1
+
+
+class Reference(Protocol):
+    """Something besides the batch that a step looks at: a frozen model, a synthetic batch."""
+
+    def start(self, client: Client, request: Payload) -> Look | None:
+        """Return a function from a batch's images to tensors for ``Step.references``, or None if not needed now."""
+
+
+class Penalty(Protocol):
+    """A pull on the weights themselves, with its gradient in closed form."""
+
+    name: str
+
+    def start(self, client: Client, request: Payload) -> Push | None:
+        """Return a function that adds to the gradient and returns the penalty, or None if there is none now."""
+
+
+class Statistic(Protocol):
+    """What clients measure while or after they train, and how the server joins the numbers."""
+
+    @property
+    def per_step(self) -> bool:
+        """Whether ``update`` does anything; if not, steps can be captured without it."""
+
+    def start(self, client: Client, request: Payload) -> Buffers:
+        """Make the buffers that ``update`` writes into."""
+
+    def update(self, network: Network, step: Step, buffers: Buffers) -> None:
+        """Take in one training step, without a branch on a tensor's value."""
+
+    def finish(self, client: Client, buffers: Buffers) -> Payload:
+        """Return what the client sends along with its weights; may write to the client's state."""
+
+    def reduce(self, replies: Sequence[Payload]) -> dict[str, float]:
+        """Return the numbers that the server keeps; an empty dict leaves the earlier ones in place."""
+
+
+class ServerStep(Protocol):
+    """What the server does beyond averaging."""
+
+    def broadcast(self, server: Server) -> Payload:
+        """Return entries for every training request of the coming round."""
+
+    def after_round(self, server: Server, replies: Mapping[int, Payload]) -> None:
+        """Change the server's weights, numbers or tensors; ``replies`` come without the weights."""
+
+
+class BoundaryStep(Protocol):
+    """What happens at the end of a task: the server's side here, the clients' side in ``ops``."""
+
+    after_last: bool  # whether it is also needed after the last task
+
+    def ops(self) -> dict[str, Op]:
+        """Return the operations that clients answer."""
+
+    def at_boundary(self, boundary: Boundary) -> None:
+        """Do the server's part, asking clients through the exchange."""
+
+
+class Prediction(Protocol):
+    """How logits become a prediction, given what the server keeps."""
+
+    def __call__(self, network: Network, outputs: Outputs, seen: Seen, known: Known) -> Tensor:
+        """Return corrected logits [B, C]."""
+
+
+def linear_head(dim: int, seed: int, num_classes: int) -> LinearHead:
+    """Make the ordinary classifier."""
+    return LinearHead(dim, seed=seed)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A composition of parts; add-ons return a changed copy."""
+
+    name: str
+    loss: LossTerm = LossTerm("ce", lambda step: cross_entropy(step.logits, step.labels))
+    head: HeadFactory = linear_head
+    has_etf_head: bool = False
+    extras: Mapping[str, Callable[[int], nn.Module]] = field(default_factory=dict)  # trained layers of terms, by name
+    terms: tuple[LossTerm, ...] = ()
+    wants_levels: bool = False
+    references: tuple[Reference, ...] = ()
+    penalties: tuple[Penalty, ...] = ()
+    keeps_previous_model: bool = False  # clients keep the model that the previous task ended with
+    grad_clip: float | None = None
+    replay: BoundaryStep | None = None
+    boundary: tuple[BoundaryStep, ...] = ()  # runs before the replay rule
+    statistics: tuple[Statistic, ...] = ()
+    server_steps: tuple[ServerStep, ...] = ()
+    held_out: float = 0.0  # share of exemplars that clients do not train on during a task
+    predict: Prediction | None = None
+    variants: Mapping[str, Prediction] = field(default_factory=dict)  # other predictions to evaluate for the record
+    sends: Mapping[str, str] = field(default_factory=dict)  # what leaves a client besides weights, losses and counts
+    notes: tuple[str, ...] = ()  # what the log and the result should say about this method
+
+    def active_terms(self, task: int) -> tuple[LossTerm, ...]:
+        """Return the loss terms of a task (counted from 0), the classification loss first."""
+        return tuple(t for t in (self.loss, *self.terms) if task + 1 >= t.from_task and t.weight != 0)
+
+    def boundary_steps(self) -> tuple[BoundaryStep, ...]:
+        """Return everything that happens at the end of a task, selection last."""
+        return (*self.boundary, *((self.replay,) if self.replay else ()))
+
+    def ops(self) -> dict[str, Op]:
+        """Return the operations that clients answer at the end of a task."""
+        return {name: op for step in self.boundary_steps() for name, op in step.ops().items()}

@@ -1,0 +1,214 @@
+"""MOON (model-contrastive federated learning, CVPR 2021), on top of any base.
+
+While a client trains, the representation of an image is drawn to what the received global model makes of it and
+pushed away from what the client's own earlier models made of it.
+
+Objective:
+    L = L_base + mu * mean over x of l(x)
+    l(x) = - log of  e^(cos(r, r_global) / tau) / (e^(cos(r, r_global) / tau) + sum_m e^(cos(r, r_m) / tau))
+    r: projected features of x by the network in training, by the received model, and by earlier models m of the client
+    first visit of a client: l = 0
+
+Sends:
+    nothing
+
+Defaults:
+    mu: default of the released code; the paper takes 5 for CIFAR-10 and 1 for CIFAR-100 and TinyImageNet
+    tau: paper and released code
+    head: a choice, see the departures
+    dim: released code
+    models: released code
+    reset_prev_at_task: a choice: the rule as published, whatever the task
+
+Departures:
+    - The projection is beside the classifier, so that classifier, selection and prediction of the base stay as they
+      are; `head = "inline"` puts it under the classifier, as published. Either way it makes the model larger.
+    - The published average weights clients by their samples; here `train.aggregation` decides, as for every method.
+    - Optimiser, learning rate and epochs are those of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedfeat.errors import ConfigError
+from fedfeat.federation.payload import Payload, State, Value, number_of, tensor_of
+from fedfeat.methods.method import Buffers, Look, LossTerm, Method, Step, linear_head
+from fedfeat.methods.registry import addon
+from fedfeat.models import LinearHead, Network
+from fedfeat.settings import Settings
+
+if TYPE_CHECKING:
+    from fedfeat.federation.client import Client
+
+MOON = "moon"  # the projection's name, the term's and the reference's
+VECTOR, TASK = "moon.vector.", "moon.task."  # a client's entries, followed by 0 for the oldest model
+
+
+class MoonSettings(Settings):
+    """Model-contrastive learning."""
+
+    mu: float = Field(
+        1.0, gt=0, description="weight of the contrast; published: 5 for CIFAR-10, 1 for CIFAR-100 and TinyImageNet"
+    )
+    tau: float = Field(0.5, gt=0, description="temperature of the contrast")
+    head: Literal["side", "inline", "none"] = Field(
+        "side",
+        description="projection: used by the contrast alone (side), also under the classifier as in the released "
+        "code (inline), or none",
+    )
+    dim: int = Field(256, ge=1, description="outputs of the projection")
+    models: int = Field(1, ge=1, description="earlier local models that each client keeps, the newest ones")
+    reset_prev_at_task: bool = Field(False, description="forget earlier local models when a task begins")
+
+
+def model_contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, tau: float) -> Tensor:
+    """Return the mean of ``-log softmax([cos(z, z_global), cos(z, z_previous), ...] / tau)[0]``, a scalar.
+
+    :param z: [B, d], the only input that gradients should reach.
+    :param z_global: [B, d]
+    :param z_previous: [M, B, d]; with M = 0 there is nothing to tell apart and the loss is exactly 0.
+    """
+    references = torch.cat([z_global[None], z_previous]).float()
+    cosines = F.cosine_similarity(z.float()[None], references, dim=2, eps=1e-8)
+    nearest = torch.zeros(len(z), dtype=torch.long, device=z.device)
+    return F.cross_entropy(cosines.T / tau, nearest)
+
+
+class Past(NamedTuple):
+    """A client's model at the end of some earlier visit, and the task whose layout it has."""
+
+    vector: Tensor
+    task: int
+
+
+def past_models(state: Mapping[str, Value]) -> list[Past]:
+    """Return the models that a client keeps, the oldest first."""
+    places = range(sum(key.startswith(VECTOR) for key in state))
+    return [Past(tensor_of(state, f"{VECTOR}{i}"), int(number_of(state, f"{TASK}{i}"))) for i in places]
+
+
+def remember(state: State, models: Sequence[Past]) -> None:
+    """Keep these models in place of whatever was kept before."""
+    for key in [k for k in state if k.startswith((VECTOR, TASK))]:
+        del state[key]
+    for place, model in enumerate(models):
+        state[f"{VECTOR}{place}"], state[f"{TASK}{place}"] = model
+
+
+def usable(client: Client, settings: MoonSettings) -> list[Past]:
+    """Return the earlier models that count in this task."""
+    models = past_models(client.state)
+    return [m for m in models if m.task == client.task] if settings.reset_prev_at_task else models
+
+
+class FrozenModels:
+    """What the received global model and the client's earlier models make of a batch: [1 + M, B, d]."""
+
+    def __init__(self, settings: MoonSettings) -> None:
+        self.settings = settings
+
+    def start(self, client: Client, request: Payload) -> Look | None:
+        """Load the frozen models; on a client's first visit there is no contrast, and nothing is computed."""
+        past = usable(client, self.settings)
+        if not past:
+            return None
+        # Each vector goes into a network of its own task: the head's later rows play no part in a representation.
+        networks = [client.frozen("moon.global", tensor_of(request, "weights"), client.task)]
+        networks += [client.frozen(f"moon.past.{i}", model.vector, model.task) for i, model in enumerate(past)]
+
+        @torch.no_grad()
+        def look(images: Tensor) -> dict[str, Tensor]:
+            return {MOON: torch.stack([representation(n, n.features(images)) for n in networks])}
+
+        return look
+
+
+class KeepLocalModel:
+    """Put the trained model into the client's state, off the device: there are as many as there are clients."""
+
+    per_step = False
+
+    def __init__(self, settings: MoonSettings) -> None:
+        self.settings = settings
+
+    def start(self, client: Client, request: Payload) -> Buffers:
+        """Nothing is measured."""
+        return {}
+
+    def update(self, network: Network, step: Step, buffers: Buffers) -> None:
+        """Nothing is measured."""
+
+    def finish(self, client: Client, buffers: Buffers) -> Payload:
+        """Drop the oldest model for this one; nothing is sent."""
+        newest = Past(client.model.vector.to("cpu", copy=True), client.task)
+        remember(client.state, [*usable(client, self.settings), newest][-self.settings.models :])
+        return {}
+
+    def reduce(self, replies: Sequence[Payload]) -> dict[str, float]:
+        """Nothing is joined."""
+        return {}
+
+
+def projection(dim: int, out: int) -> nn.Sequential:
+    """Return the published projection: Linear, ReLU, Linear."""
+    return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, out))
+
+
+def representation(network: Network, features: Tensor) -> Tensor:
+    """Return what the contrast compares: the projected features, or the features where nothing projects them."""
+    z: Tensor = network.extras[MOON](features) if MOON in network.extras else features
+    return z
+
+
+class InlineHead(LinearHead):
+    """The released layout: the linear classifier sees the projection instead of the backbone's features."""
+
+    def __init__(self, dim: int, out: int, *, seed: int) -> None:
+        super().__init__(out, seed=seed)
+        self.projection = projection(dim, out)
+
+    def feature(self, pooled: Tensor) -> Tensor:
+        """Return the projected feature, which classifier, contrast and selection all use."""
+        out: Tensor = self.projection(pooled)
+        return out
+
+
+@addon(MOON, MoonSettings, examples=("fedcbdr+moon", "refed+moon"))
+def moon(method: Method, settings: MoonSettings) -> Method:
+    """MOON: draw representations to the global model's, away from those of the client's own earlier models."""
+
+    def contrast(step: Step) -> Tensor:
+        if MOON not in step.references:
+            return step.features.new_zeros(())
+        frozen = step.references[MOON]
+        return model_contrast(representation(step.network, step.features), frozen[0], frozen[1:], settings.tau)
+
+    method = _with_projection(method, settings)
+    return replace(
+        method,
+        terms=(*method.terms, LossTerm(MOON, contrast, settings.mu)),
+        references=(*method.references, FrozenModels(settings)),
+        statistics=(*method.statistics, KeepLocalModel(settings)),
+        notes=(*method.notes, f"moon: every client keeps {settings.models} earlier model(s), off the device"),
+    )
+
+
+def _with_projection(method: Method, settings: MoonSettings) -> Method:
+    if settings.head == "none":
+        return method
+    if settings.head == "side":
+        return replace(method, extras={**method.extras, MOON: lambda dim: projection(dim, settings.dim)})
+    if method.head is not linear_head or method.extras:
+        raise ConfigError(
+            "moon.head: 'inline' puts the projection under a linear classifier, and another part of this method "
+            "brings its own classifier or layers; take moon.head = 'side'"
+        )
+    return replace(method, head=lambda dim, seed, num_classes: InlineHead(dim, settings.dim, seed=seed))

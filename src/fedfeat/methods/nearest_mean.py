@@ -1,0 +1,135 @@
+"""Nearest mean of exemplars (iCaRL's prediction; Rebuffi et al., CVPR 2017), on top of any base that replays.
+
+At the end of a task clients add up the unit features of what they hold under the final model, class by class. The
+server joins the sums into class means, and an image is given the class whose mean points most nearly its way.
+
+Objective:
+    training as the base has it
+    mean_c = normalised sum over clients, over their images of class c, of f(x) / ||f(x)||
+    prediction: the class c with the largest cos(f(x), mean_c)
+
+Sends:
+    down/class_sums/weights: 4 * theta; the model that the task ended with
+    up/class_sums/class_sums: 4 * C * d
+    up/class_sums/class_counts: 8 * C
+
+Defaults:
+    none
+
+Departures:
+    - Means of the classes of the task that has just ended are over all its images, not over exemplars alone; older
+      classes have only exemplars left.
+    - A class that nobody holds any more keeps its earlier mean; one that nobody ever held is never predicted.
+    - The classifier's own predictions are reported as the uncorrected ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedfeat.errors import ConfigError
+from fedfeat.federation.payload import Payload, tensor_of
+from fedfeat.methods.method import Known, Method, Op, Seen
+from fedfeat.methods.registry import NoSettings, addon
+from fedfeat.models import Network, Outputs
+
+if TYPE_CHECKING:
+    from fedfeat.federation.boundary import Boundary
+    from fedfeat.federation.client import Client
+
+MEANS = "class_means"  # the server's tensor, [C, d]; a row of zeros for a class that nobody ever held
+SUMS, COUNTS = "class_sums", "class_counts"
+OUT_OF_REACH = -2.0  # below every cosine
+
+
+def unit_sums(batches: Iterable[Tensor], labels: Tensor, num_classes: int) -> Tensor:
+    """Return the sum of L2-normalised features per class, [C, d]; ``batches`` of features follow the labels."""
+    unit = F.normalize(torch.cat(list(batches)).float(), dim=1, eps=1e-8)
+    # A product instead of scattered additions, whose order is not fixed on a GPU.
+    return F.one_hot(labels, num_classes).to(unit).T @ unit
+
+
+def joined_means(sums: Tensor, counts: Tensor, earlier: Tensor | None) -> Tensor:
+    """Return unit class means; a class without a sample keeps its earlier mean, or zeros."""
+    means = F.normalize(sums, dim=1, eps=1e-8)
+    if earlier is None:
+        return means
+    old = F.pad(earlier, (0, 0, 0, len(sums) - len(earlier)))
+    return torch.where((counts > 0)[:, None], means, old)
+
+
+def mean_cosines(features: Tensor, means: Tensor) -> Tensor:
+    """Return cosines of features with class means, [B, C]; a class without a mean is out of reach."""
+    cosines = F.normalize(features.float(), dim=1, eps=1e-8) @ means.T
+    return torch.where((means != 0).any(dim=1), cosines, OUT_OF_REACH)
+
+
+class ClassMeans:
+    """Gathers class means under the model that a task ended with, before exemplars are chosen from the task."""
+
+    after_last = True
+
+    def ops(self) -> dict[str, Op]:
+        """Clients answer ``class_sums``."""
+        return {SUMS: _sum_up}
+
+    def at_boundary(self, boundary: Boundary) -> None:
+        """Ask every present client and join the answers in the order of their ids."""
+        replies = boundary.exchange(SUMS, {k: {"weights": boundary.weights} for k in sorted(boundary.quotas)})
+        held = [(tensor_of(reply, SUMS), tensor_of(reply, COUNTS)) for _, reply in replies if reply]
+        if not held:
+            return
+        sums, counts = (torch.stack(parts).sum(dim=0) for parts in zip(*held, strict=True))
+        known = boundary.server.progress.tensors
+        known[MEANS] = joined_means(sums, counts, known.get(MEANS))
+
+
+class NearestMean:
+    """Predicts by the cosine with class means."""
+
+    def __call__(self, network: Network, outputs: Outputs, seen: Seen, known: Known) -> Tensor:
+        """Return cosines; the classifier's logits where no mean has been measured in this task's layout."""
+        means = known.tensors.get(MEANS)
+        if means is None or len(means) != seen.num_classes:
+            return outputs.logits
+        return mean_cosines(outputs.features, means)
+
+
+@addon("ncm", examples=("herding+ncm",))
+def ncm(method: Method, settings: NoSettings) -> Method:
+    """iCaRL's prediction: the class with the nearest mean of exemplars, beside the classifier's own."""
+    if method.replay is None:
+        raise ConfigError(
+            "method: ncm takes class means over exemplars, and this base keeps none; "
+            "put it on a replay base such as herding+ncm"
+        )
+    if method.predict is not None:
+        raise ConfigError("method: ncm and another part both decide how to predict; leave one of them out")
+    return replace(
+        method,
+        boundary=(*method.boundary, ClassMeans()),
+        predict=NearestMean(),
+        sends={
+            **method.sends,
+            SUMS: "sum of unit features per seen class (once per task); of a class with one image, its feature",
+            COUNTS: "images per seen class (once per task)",
+        },
+    )
+
+
+def _sum_up(client: Client, request: Payload) -> Payload:
+    held = torch.cat([client.samples, client.exemplars])
+    if len(held) == 0:
+        return {}
+    client.model.load(tensor_of(request, "weights"))
+    labels = client.labels(held)
+    return {
+        SUMS: unit_sums(client.features(held), labels, client.num_classes),
+        COUNTS: torch.bincount(labels, minlength=client.num_classes),
+    }

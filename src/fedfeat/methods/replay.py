@@ -1,0 +1,66 @@
+"""Bases that differ only in what they keep: everything, random exemplars, or exemplars near the class mean.
+
+All three train on the task's images and on what was kept, shuffled together, with plain cross-entropy.
+
+Idea (joint):
+    Every client keeps all its images of every task. No budget holds, so this is an upper bound, not a competitor.
+
+Idea (replay):
+    At the end of a task each client keeps images chosen at random, up to its share of the budget.
+    Whatever a better rule gains is measured from here.
+
+Idea (herding):
+    iCaRL's rule (Rebuffi et al., CVPR 2017) on each client: images are added one by one, so that the mean of their
+    unit features stays as close as possible to the mean of the class.
+
+Objective:
+    L = CE(z, y)        over all seen classes, on the task's images and the exemplars
+
+Sends (joint):
+    nothing
+
+Sends (replay):
+    down/keep_random/quota: 4; how many images the client may keep
+
+Sends (herding):
+    down/keep_herded/weights: 4 * theta; the model that the task ended with, whose features decide
+    down/keep_herded/quota: 4; how many images the client may keep
+
+Defaults:
+    none
+
+Departures (joint):
+    none: this is a bound and not a published method
+
+Departures (replay):
+    none: this is a reference rule and not a published method
+
+Departures (herding):
+    - Means are those of the client's own images, not of all images of the class.
+    - A client splits its quota evenly over the classes it holds. Nothing is dropped later: the budget is per task.
+    - The classifier predicts; `ncm` adds iCaRL's prediction. iCaRL's sigmoid loss and distillation are left out.
+"""
+
+from __future__ import annotations
+
+from fedfeat.methods.method import Method
+from fedfeat.methods.registry import NoSettings, base
+from fedfeat.replay.rules import Everything, Herding, UniformChoice
+
+
+@base("joint")
+def joint(settings: NoSettings) -> Method:
+    """Every client keeps all it ever saw: the upper bound, outside any budget."""
+    return Method("joint", replay=Everything())
+
+
+@base("replay")
+def replay(settings: NoSettings) -> Method:
+    """Each client replays exemplars chosen at random."""
+    return Method("replay", replay=UniformChoice())
+
+
+@base("herding")
+def herding(settings: NoSettings) -> Method:
+    """Each client replays the exemplars whose mean stays closest to its class means (iCaRL's rule)."""
+    return Method("herding", replay=Herding())

@@ -1,0 +1,145 @@
+"""SCAFFOLD (Karimireddy et al., ICML 2020): control variates take the drift out of local gradients.
+
+Server and clients each keep an estimate of their gradient, c and c_k; a client trains on ``gradient - c_k + c``. Both
+are as long as the trained weights and cross with them in every round.
+
+Objective:
+    gradient of a local step:  grad L_base - c_k + c
+    after a visit:             c_k <- c_k - c + (w_start - w_end) / (lr * K')        option II
+    server:                    c <- c + (1 / clients) * sum over participants of the change of c_k
+    K' = number of plain steps that go as far as the K steps with momentum did; K' = K without momentum
+
+Sends:
+    down/train/control: 4 * trained * R; the server's control variate
+    up/train/control_change: 4 * trained * R
+
+Defaults:
+    none
+
+Departures:
+    - Local steps have momentum and weight decay. The displacement is divided by the effective number of steps, since
+      dividing by their plain number gives control variates that grow from round to round.
+    - The server takes the average as it is: a global step size of 1.
+    - Entries of classes that have just arrived start at zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedfeat.federation.payload import Payload, tensor_of
+from fedfeat.methods.client_side import recall, remember
+from fedfeat.methods.method import Buffers, Method, Push, Step
+from fedfeat.methods.registry import NoSettings, addon
+from fedfeat.models import Network
+
+if TYPE_CHECKING:
+    from fedfeat.federation.client import Client
+    from fedfeat.federation.server import Server
+
+CONTROL, CHANGE = "control", "control_change"
+
+
+@addon("scaffold", examples=("fedcbdr+scaffold",))
+def scaffold(method: Method, settings: NoSettings) -> Method:
+    """Control variates against client drift, on any base."""
+    return replace(
+        method,
+        penalties=(*method.penalties, DriftCorrection()),
+        statistics=(*method.statistics, OwnControl()),
+        server_steps=(*method.server_steps, ServerControl()),
+        sends={**method.sends, CHANGE: "change of the client's control variate, as long as the weights (every round)"},
+    )
+
+
+class DriftCorrection:
+    """Adds ``c - c_k`` to every local gradient, before weight decay and momentum see it."""
+
+    name = "scaffold"
+
+    def start(self, client: Client, request: Payload) -> Push:
+        """Fix the correction of this visit."""
+        correction = tensor_of(request, CONTROL).to(client.device) - own_control(client)
+        start = tensor_of(request, "weights")[: client.model.num_trainable].to(client.device)
+        return lambda weights, gradient: corrected(weights, gradient, start, correction)
+
+
+class OwnControl:
+    """The client's control variate: moved after each visit to the average gradient along it (option II)."""
+
+    per_step = True
+
+    def start(self, client: Client, request: Payload) -> Buffers:
+        """Note where the visit starts."""
+        return {
+            "weights": tensor_of(request, "weights")[: client.model.num_trainable].to(client.device),
+            "control": tensor_of(request, CONTROL).to(client.device),
+            "steps": torch.zeros(1, device=client.device),
+        }
+
+    def update(self, network: Network, step: Step, buffers: Buffers) -> None:
+        """Count steps."""
+        buffers["steps"].add_(1)
+
+    def finish(self, client: Client, buffers: Buffers) -> Payload:
+        """Move the control variate and send by how much."""
+        # Importing it above would lead back here: local training knows the configuration, which knows all methods.
+        from fedfeat.federation.local import learning_rate
+
+        train = client.config.train
+        length = learning_rate(train, client.round) * effective_steps(int(buffers["steps"]), train.momentum)
+        change = (buffers["weights"] - client.model.weights) / length - buffers["control"]
+        remember(client, CONTROL, own_control(client) + change)
+        return {CHANGE: change}
+
+    def reduce(self, replies: Sequence[Payload]) -> dict[str, float]:
+        """Keep no number."""
+        return {}
+
+
+class ServerControl:
+    """The server's control variate: the mean over all registered clients, those at zero included."""
+
+    def broadcast(self, server: Server) -> Payload:
+        """Send it with the weights; entries of classes that have just arrived start at zero."""
+        tensors, model = server.progress.tensors, server.model
+        control = tensors.get(CONTROL)
+        if control is None:
+            tensors[CONTROL] = torch.zeros_like(model.weights)
+        elif len(control) != model.num_trainable:
+            tensors[CONTROL] = model.widened(control, server.seen.num_old)
+        return {CONTROL: tensors[CONTROL]}
+
+    def after_round(self, server: Server, replies: Mapping[int, Payload]) -> None:
+        """Add ``|S| / N`` times the participants' mean change, which is their sum over N."""
+        control = server.progress.tensors[CONTROL].clone()
+        for reply in replies.values():
+            control.add_(tensor_of(reply, CHANGE), alpha=1 / server.config.scenario.clients)
+        server.progress.tensors[CONTROL] = control
+
+
+def own_control(client: Client) -> Tensor:
+    """Return a client's control variate in today's layout; zero before its first visit."""
+    control = recall(client, CONTROL)
+    return torch.zeros_like(client.model.weights) if control is None else control
+
+
+def corrected(weights: Tensor, gradient: Tensor, start: Tensor, correction: Tensor) -> Tensor:
+    """Add the correction to the gradient and return the linear term that it is the gradient of."""
+    gradient.add_(correction)
+    return torch.dot(correction, weights - start)
+
+
+def effective_steps(steps: int, momentum: float) -> float:
+    """Return how many plain steps with a constant gradient go as far as ``steps`` steps with momentum from rest.
+
+    With momentum b step i of K moves the weights by ``(1 - b^(K - i + 1)) / (1 - b)`` times its gradient in the end.
+    Dividing a displacement by the sum of these gives an average of gradients; dividing by K instead would give
+    up to ``1 / (1 - b)`` times as much, and control variates that grow from round to round.
+    """
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

@@ -1,0 +1,149 @@
+"""A backbone and a head as one network, with all its numbers in one flat vector."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fedfeat.draws import int_at
+from fedfeat.models.backbones import Backbone
+from fedfeat.models.heads import Head
+
+
+class Outputs(NamedTuple):
+    """What a forward pass gives: the feature that the classifier sees, and its logits."""
+
+    features: Tensor
+    logits: Tensor
+
+
+class Network(nn.Module):
+    """Backbone, then head; ``extras`` are layers that only loss terms use, trained and averaged like the rest."""
+
+    def __init__(self, backbone: Backbone, head: Head, extras: Mapping[str, nn.Module] | None = None) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.extras = nn.ModuleDict(dict(extras or {}))
+        self.autocast: torch.dtype | None = None  # precision of the backbone; head and losses stay in float32
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the features that the classifier sees."""
+        with self.reduced_precision(x):
+            pooled = self.backbone(x)
+        return self.head.feature(pooled.float())
+
+    def reduced_precision(self, x: Tensor) -> AbstractContextManager[Any]:
+        """Return the context in which the backbone runs."""
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(x.device.type, self.autocast)
+
+    def forward(self, x: Tensor) -> Outputs:
+        """Return features and logits."""
+        features = self.features(x)
+        return Outputs(features, self.head(features))
+
+    def with_levels(self, x: Tensor) -> tuple[Outputs, tuple[Tensor, ...]]:
+        """Return the outputs and the pooled features of every stage before its activation."""
+        with self.reduced_precision(x):
+            pooled, levels = self.backbone.with_levels(x)
+        features = self.head.feature(pooled.float())
+        return Outputs(features, self.head(features)), tuple(level.float() for level in levels)
+
+
+def initialise(network: nn.Module, seed: int) -> None:
+    """Draw the initial weights from their address: Kaiming normal (fan out) convolutions, BatchNorm at identity."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int_at(seed, "initial-weights"))
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            elif isinstance(module, nn.Linear):
+                module.reset_parameters()
+
+
+ALIGNMENT = 4  # numbers of float32 in 16 bytes
+
+
+class FlatModel:
+    """A network whose parameters and running statistics are views into one vector.
+
+    Loading a model, averaging clients and sending weights are then single operations on ``vector``; the first
+    ``num_trainable`` entries are what an optimiser moves, the rest are BatchNorm's running statistics. Integer
+    counters stay where they are: nothing reads them.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        # Entries of odd sizes come last, and a gap follows them: kernels want addresses that are multiples of 16 bytes.
+        trainable = sorted(network.named_parameters(), key=lambda entry: entry[1].numel() % ALIGNMENT != 0)
+        running = [(n, b) for n, b in network.named_buffers() if b.is_floating_point() and n != "head.prototypes"]
+        self.parameters = [p for _, p in trainable]  # in the order of the vector
+        self.num_entries = len(trainable)  # of ``layout`` that are trained; they come first
+        self.num_trainable = sum(p.numel() for p in self.parameters)
+        self.gap = -self.num_trainable % ALIGNMENT
+        entries = [*trainable, *running]
+        gap = torch.zeros(self.gap, device=self.parameters[0].device)
+        self.vector = as_vector([*(p.detach() for p in self.parameters), gap, *(b for _, b in running)])
+        self.gradient = torch.zeros_like(self.vector[: self.num_trainable])
+        self.layout = {name: tuple(t.shape) for name, t in entries}
+        for (_, tensor), view in zip(entries, self._views(self.vector), strict=True):
+            tensor.data = view
+        for parameter, view in zip(self.parameters, self._views(self.gradient, self.num_entries), strict=True):
+            parameter.grad = view
+
+    @property
+    def weights(self) -> Tensor:
+        """The trainable part of ``vector``, as a view."""
+        return self.vector[: self.num_trainable]
+
+    def load(self, vector: Tensor) -> None:
+        """Copy a vector of the same layout into the network."""
+        self.vector.copy_(vector)
+
+    def widened(self, vector: Tensor, num_classes: int, fill: float = 0.0) -> Tensor:
+        """Return the trainable part of an earlier task's vector, with ``num_classes`` classes, in today's layout.
+
+        Rows of classes that came later are filled with ``fill``.
+        """
+        wide = torch.full_like(self.weights, fill)
+        growing = {f"head.{name}" for name in self.network.head.growing}
+        offset = 0
+        for name, view in zip(self.layout, self._views(wide, self.num_entries), strict=False):
+            part = view[:num_classes] if name in growing else view
+            part.copy_(_shaped(vector[offset : offset + part.numel()], tuple(part.shape)))
+            offset += part.numel()
+        return wide
+
+    def named_values(self) -> dict[str, Tensor]:
+        """Return every entry by name, as views."""
+        return dict(zip(self.layout, self._views(self.vector), strict=True))
+
+    def _views(self, vector: Tensor, count: int | None = None) -> Iterator[Tensor]:
+        offset = 0
+        for number, shape in enumerate(list(self.layout.values())[:count]):
+            offset += self.gap if number == self.num_entries else 0
+            size = int(torch.Size(shape).numel())
+            yield _shaped(vector[offset : offset + size], shape)
+            offset += size
+
+
+def as_vector(tensors: Iterable[Tensor]) -> Tensor:
+    """Join tensors into one vector, convolution weights with their channels last.
+
+    Images come with channels last, and a convolution is fastest when its weights do too.
+    """
+    return torch.cat([(t.permute(0, 2, 3, 1) if t.dim() == 4 else t).flatten() for t in tensors])
+
+
+def _shaped(part: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return a part of a vector as a view of the given shape, the reverse of ``as_vector``."""
+    if len(shape) != 4:
+        return part.view(shape)
+    outputs, inputs, height, width = shape
+    return part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)

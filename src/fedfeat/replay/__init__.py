@@ -1,0 +1,1 @@
+"""Exemplars: what stays of a finished task."""

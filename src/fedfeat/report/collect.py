@@ -1,0 +1,209 @@
+"""From folders to rows: find runs, group those that differ in the seed alone, and average over seeds."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedfeat.errors import FedfeatError
+from fedfeat.report.run import Run, read_run
+
+__all__ = ["Group", "Run", "Spread", "SummaryRow", "find_runs", "group_runs", "read_run", "summary_rows"]
+
+MAX_LABEL_KEYS = 2
+MEGABYTE = 1e6
+
+
+def find_runs(dirs: Iterable[Path]) -> list[Run]:
+    """Read the run folders given, and those one or two levels below folders that are none themselves."""
+    found: dict[Path, Path] = {}
+    for folder in dirs:
+        for path in _run_folders(folder):
+            found.setdefault(path.resolve(), path)
+    return [read_run(path) for path in found.values()]
+
+
+def _run_folders(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise FedfeatError(f"{folder}: no such folder; give a run folder, or a folder of run folders")
+    if (folder / "config.toml").is_file():
+        return [folder]
+    below = [p.parent for pattern in ("*/config.toml", "*/*/config.toml") for p in folder.glob(pattern)]
+    if not below:
+        raise FedfeatError(
+            f"{folder}: not a run folder (no config.toml in it, nor in folders up to two levels below); "
+            "start a run with 'fedfeat run'"
+        )
+    return sorted(below)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in the seed alone."""
+
+    label: str
+    runs: tuple[Run, ...]
+
+    @property
+    def shown(self) -> tuple[Run, ...]:
+        """The runs that count: finished ones, one per seed; what there is where none has finished."""
+        first = {run.seed: run for run in reversed(self.runs) if run.finished}
+        done = tuple(run for run in self.runs if first.get(run.seed) is run)
+        return done or tuple(run for run in self.runs if run.tasks)
+
+    @property
+    def finished(self) -> bool:
+        """Whether at least one run has a result."""
+        return any(run.finished for run in self.runs)
+
+    @property
+    def has_correction(self) -> bool:
+        """Whether the correction changes anything in any run."""
+        return any(run.has_correction for run in self.shown)
+
+
+def group_runs(runs: Sequence[Run]) -> list[Group]:
+    """Return groups with labels that tell them apart, the highest final accuracy first."""
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        groups.setdefault(_identity(run), []).append(run)
+    members = [sorted(g, key=lambda r: (r.seed is None, r.seed or 0)) for g in groups.values()]
+    members.sort(key=_best_first)
+    labels = _labels([g[0] for g in members])
+    return [Group(label, tuple(g)) for label, g in zip(labels, members, strict=True)]
+
+
+def _best_first(runs: list[Run]) -> tuple[float, str]:
+    done = [run.result.final_accuracy for run in runs if run.result]
+    return (-statistics.fmean(done) if done else 1.0), runs[0].method
+
+
+def setting(run: Run) -> dict[str, Any]:
+    """Return what decides a run's result apart from the seed, as dotted keys."""
+    flat = flatten(run.config)
+    return {k: v for k, v in flat.items() if k not in ("seed", "data.path") and not k.startswith("run.")}
+
+
+def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested tables as dotted keys; an empty table says nothing."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        flat.update(flatten(value, f"{name}.") if isinstance(value, dict) else {name: value})
+    return flat
+
+
+def _identity(run: Run) -> str:
+    # A run whose configuration is lost cannot be said to equal another one.
+    unknown = "" if run.config else str(run.path)
+    return json.dumps([setting(run), run.method, run.dataset, unknown], default=str, sort_keys=True)
+
+
+def _labels(firsts: list[Run]) -> list[str]:
+    """Name groups by method, and by the shared settings in which they differ."""
+    settings = [setting(run) for run in firsts]
+    tables = [set(run.config) for run in firsts]
+    labels: list[str] = []
+    for mine, here, run in zip(settings, tables, firsts, strict=True):
+        differing = sorted(
+            {
+                key
+                for other, there in zip(settings, tables, strict=True)
+                for key in {*mine, *other} - {"method"}
+                if key.split(".")[0] in here & there and mine.get(key) != other.get(key)
+            }
+        )
+        labels.append(_unique(_label(run.method, mine, differing), labels))
+    return labels
+
+
+def _label(method: str, values: dict[str, Any], differing: list[str]) -> str:
+    named = [f"{key}={values.get(key)}" for key in differing[:MAX_LABEL_KEYS]]
+    more = len(differing) - len(named)
+    named += [f"{more} more"] if more else []
+    return f"{method} ({', '.join(named)})" if named else method
+
+
+def _unique(label: str, taken: list[str]) -> str:
+    number = 1 + sum(t == label or t.startswith(f"{label} #") for t in taken)
+    return label if number == 1 else f"{label} #{number}"
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation (n - 1) over seeds; one seed has no deviation."""
+
+    mean: float
+    std: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """Return the spread of some values, None of none."""
+        if not values:
+            return None
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+    def text(self, digits: int = 2) -> str:
+        """Return ``91.46 ± 1.02``."""
+        return f"{self.mean:.{digits}f}" + ("" if self.std is None else f" ± {self.std:.{digits}f}")
+
+
+@dataclass(frozen=True)
+class SummaryRow:
+    """One line of the comparison; a spread is None where no run of the group has finished."""
+
+    label: str
+    method: str
+    dataset: str
+    seeds: tuple[int | None, ...]
+    unfinished: int
+    final_accuracy: Spread | None
+    final_accuracy_uncorrected: Spread | None
+    average_incremental_accuracy: Spread | None
+    forgetting: Spread | None
+    backward_transfer: Spread | None
+    megabytes_up: Spread | None
+    megabytes_down: Spread | None
+    images_per_second: Spread | None
+    group: Group = field(repr=False)
+
+
+def summary_rows(runs: Sequence[Run]) -> list[SummaryRow]:
+    """Return one row per method and setting, with mean and deviation over the seeds that finished."""
+    return [_row(group) for group in group_runs(runs)]
+
+
+def _row(group: Group) -> SummaryRow:
+    done = [(run, run.result) for run in group.shown if run.result]
+    results = [result for _, result in done]
+    return SummaryRow(
+        label=group.label,
+        method=group.runs[0].method,
+        dataset=group.runs[0].dataset,
+        seeds=tuple(run.seed for run, _ in done),
+        unfinished=sum(not run.finished for run in group.runs),
+        final_accuracy=Spread.of([r.final_accuracy for r in results]),
+        final_accuracy_uncorrected=Spread.of([r.final_accuracy_uncorrected for r in results]),
+        average_incremental_accuracy=Spread.of([r.average_incremental_accuracy for r in results]),
+        forgetting=Spread.of([r.forgetting for r in results]),
+        backward_transfer=Spread.of([r.backward_transfer for r in results]),
+        megabytes_up=Spread.of([r.bytes_up / MEGABYTE for r in results]),
+        megabytes_down=Spread.of([r.bytes_down / MEGABYTE for r in results]),
+        images_per_second=Spread.of([r.images_per_second for r in results]),
+        group=group,
+    )
+
+
+def problems(runs: Sequence[Run]) -> list[tuple[Path, str]]:
+    """Return everything that is missing or does not count, as (folder, sentence)."""
+    twice = "seed {} was run more than once with this setting; this run does not count"
+    return [(run.path, sentence) for run in runs for sentence in run.missing] + [
+        (run.path, twice.format(run.seed))
+        for group in group_runs(runs)
+        for run in group.runs
+        if run.finished and not any(run is other for other in group.shown)
+    ]

@@ -1,0 +1,103 @@
+"""The scenario: who sees what, and when.
+
+Inside a run a class is a number in order of arrival (its internal id) and tasks count from 0; ``class_order``
+leads back to the data set's labels, and whatever people read counts tasks from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from fedfeat.draws import draw_at
+from fedfeat.scenario.partition import Ids, Split, even_sizes
+from fedfeat.scenario.record import scenario_record
+from fedfeat.scenario.settings import ScenarioSettings
+
+
+@dataclass(frozen=True, eq=False)
+class Scenario:
+    """Tasks, clients and samples of one experiment; made by ``build_scenario`` and never changed."""
+
+    class_order: tuple[int, ...]  # data-set label of each internal class
+    task_classes: tuple[range, ...]  # internal ids of each task
+    settings: ScenarioSettings
+    seed: int
+    labels: Ids  # internal label of each training sample
+    present_clients: tuple[Ids, ...]  # per task, increasing ids
+    splits: tuple[Split, ...]  # per task, over all registered clients
+
+    @property
+    def num_tasks(self) -> int:
+        """Number of tasks."""
+        return len(self.task_classes)
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes over all tasks."""
+        return len(self.class_order)
+
+    @property
+    def num_clients(self) -> int:
+        """Number of registered clients, present or not yet."""
+        return self.settings.clients
+
+    def seen_classes(self, task: int) -> int:
+        """Number of classes seen once this task has begun."""
+        return self.task_classes[task].stop
+
+    def old_classes(self, task: int) -> int:
+        """Number of classes seen before this task."""
+        return self.task_classes[task].start
+
+    def present(self, task: int) -> Ids:
+        """Ids of the clients that have joined by this task."""
+        return self.present_clients[task]
+
+    def samples(self, task: int, client: int) -> Ids:
+        """Indices of the training samples this client gets in this task, in the partition's random order."""
+        return self.splits[task][client]
+
+    def participants_per_round(self, task: int) -> int:
+        """Number of clients that take part in each round of this task."""
+        share, here = self.settings.participation, len(self.present_clients[task])
+        return min(share, here) if isinstance(share, int) else max(1, int(share * here + 0.5))
+
+    def participants(self, task: int, round: int) -> Ids:
+        """Increasing ids of the clients that take part in this round (counted from 0 in each task)."""
+        here, wanted = self.present_clients[task], self.participants_per_round(task)
+        if wanted == len(here):
+            return here
+        rng = draw_at(self.seed, "participation", task, round)
+        return here[np.sort(rng.choice(len(here), wanted, replace=False, shuffle=False))]
+
+    def counts(self, task: int) -> Ids:
+        """Samples of this task per client (rows) and internal class (columns, all classes)."""
+        split = self.splits[task]
+        owners = np.repeat(np.arange(self.num_clients), split.sizes)
+        cells = np.bincount(
+            owners * self.num_classes + self.labels[split.indices],
+            minlength=self.num_clients * self.num_classes,
+        )
+        return cells.reshape(self.num_clients, self.num_classes)
+
+    def internal_labels(self, labels: ArrayLike) -> Ids:
+        """Map data-set labels to internal ids."""
+        arrival = np.argsort(self.class_order).astype(np.int64)
+        return arrival[np.asarray(labels, dtype=np.int64)]
+
+    def quotas(self, task: int) -> Ids:
+        """Exemplars each registered client may keep from this task; 0 for clients that have not joined."""
+        here, budget = self.present_clients[task], self.settings.budget
+        shared = self.settings.budget_scope == "global_per_task"
+        quotas = np.zeros(self.num_clients, dtype=np.int64)
+        quotas[here] = even_sizes(budget, len(here)) if shared else budget
+        return quotas
+
+    def to_json(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
+        """Return what ``scenario.json`` holds; see ``fedfeat.scenario.record``."""
+        return scenario_record(self, class_names)

@@ -1,0 +1,103 @@
+"""What a scenario is made of: tasks, clients, label skew, participation, exemplar budget."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, StrictFloat, StrictInt, field_validator, model_validator
+
+from fedfeat.settings import Settings
+
+
+class ScenarioSettings(Settings):
+    """Who sees what, and when."""
+
+    tasks: int = Field(default=5, ge=1, description="number of tasks the classes are dealt into")
+    clients: int = Field(default=5, ge=1, description="number of registered clients; their ids start at 0")
+    class_order: Literal["seeded", "natural", "legacy"] | tuple[int, ...] = Field(
+        default="seeded",
+        description="order in which classes arrive: drawn from the seed, as in the data set, drawn as the "
+        "published code does (NumPy's legacy generator), or an explicit list of data-set labels",
+    )
+    partition: Literal["dirichlet", "plain_dirichlet", "iid", "shards"] = Field(
+        default="dirichlet",
+        description="how a task's samples are dealt to clients; 'dirichlet' stops feeding a client that "
+        "already holds its even share, 'plain_dirichlet' does not",
+    )
+    beta: float = Field(default=0.5, gt=0, description="Dirichlet concentration: smaller means stronger label skew")
+    shards_per_client: int = Field(default=2, ge=1, description="label-sorted pieces each client gets from 'shards'")
+    min_samples: int = Field(
+        default=1,
+        ge=0,
+        description="redraw until every present client holds this many samples of a task; 0: anything",
+    )
+    partition_seed: Literal["per_task", "legacy"] = Field(
+        default="per_task",
+        description="'per_task' draws every task's partition anew; 'legacy' restarts NumPy's legacy "
+        "generator with the run's seed before each task, as the published code does",
+    )
+    participation: StrictInt | StrictFloat = Field(
+        default=1.0,
+        description="clients per round: 0.4 is a fraction of those present, 4 a number; 1.0 is all, 1 is one",
+    )
+    joins: dict[str, int] = Field(
+        default_factory=dict,
+        description='late clients and the task they join in, e.g. { "3" = 2, "50-99" = 4 }; others: 1',
+    )
+    budget: int = Field(default=300, ge=0, description="exemplars kept from each task")
+    budget_scope: Literal["global_per_task", "per_client_per_task"] = Field(
+        default="global_per_task",
+        description="whether the budget is shared by all clients or each client's own",
+    )
+
+    @field_validator("class_order")
+    @classmethod
+    def _no_class_twice(cls, order: str | tuple[int, ...]) -> str | tuple[int, ...]:
+        if not isinstance(order, str) and len(set(order)) < len(order):
+            raise ValueError("class_order names a class twice; list every data-set label once")
+        return order
+
+    @field_validator("participation")
+    @classmethod
+    def _sensible_participation(cls, value: int | float) -> int | float:
+        if isinstance(value, float) and not 0 < value <= 1:
+            raise ValueError(f"participation as a fraction must be in (0, 1], got {value}; a whole number is a count")
+        if isinstance(value, int) and value < 1:
+            raise ValueError(f"participation as a number must be at least 1, got {value}")
+        return value
+
+    @model_validator(mode="after")
+    def _no_contradictions(self) -> Self:
+        if isinstance(self.participation, int) and self.participation > self.clients:
+            raise ValueError(
+                f"participation asks for {self.participation} clients per round but there are only "
+                f"{self.clients}; lower participation or raise clients"
+            )
+        if self.first_tasks().min() > 0:
+            raise ValueError("joins leaves nobody for task 1; let at least one client start in task 1")
+        return self
+
+    def first_tasks(self) -> NDArray[np.int64]:
+        """Return for every client the task (counted from 0) from which on it is present."""
+        first = np.zeros(self.clients, dtype=np.int64)
+        named = np.zeros(self.clients, dtype=bool)
+        for key, task in self.joins.items():
+            ids = self._joining(key, task)
+            if named[ids].any():
+                raise ValueError(f"joins names a client of {key!r} twice; give each client one task")
+            named[ids], first[ids] = True, task - 1
+        return first
+
+    def _joining(self, key: str, task: int) -> slice:
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", key.strip())
+        if match is None:
+            raise ValueError(f"joins has the key {key!r}; write a client id such as '3' or a range such as '50-99'")
+        low, high = int(match[1]), int(match[2] or match[1])
+        if not low <= high < self.clients:
+            raise ValueError(f"joins names client {key!r} but client ids run from 0 to {self.clients - 1}")
+        if not 1 <= task <= self.tasks:
+            raise ValueError(f"joins lets client {key!r} join in task {task} but tasks run from 1 to {self.tasks}")
+        return slice(low, high + 1)

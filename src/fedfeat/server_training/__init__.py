@@ -1,0 +1,1 @@
+"""What a server trains by itself, on statistics that clients sent: heads and synthetic features."""

@@ -1,0 +1,11 @@
+"""The base of every settings model: unknown keys are refused, values never change after they were read."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Settings(BaseModel):
+    """A frozen group of settings; each field carries its meaning in ``description``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)

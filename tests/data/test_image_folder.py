@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedfeat.data import Dataset, DataSettings, load_dataset
+from fedfeat.errors import DataError
+
+
+def put(folder: Path, name: str, shade: int, encode, size: tuple[int, int] = (6, 6), form: str = "PNG") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(encode(np.full((*size, 3), shade, np.uint8), form))
+
+
+def load(path: Path, **options: object) -> Dataset:
+    return load_dataset(DataSettings(name="folder", path=str(path), **options))
+
+
+def test_train_and_test_folders(tmp_path: Path, encode):
+    for i, name in enumerate(["zebra", "ant"]):
+        put(tmp_path / "train" / name, "1.png", 10 + i, encode)
+        put(tmp_path / "train" / name, "2.BMP", 20 + i, encode, form="BMP")
+        put(tmp_path / "test" / name, "3.png", 30 + i, encode)
+        (tmp_path / "train" / name / "notes.txt").write_text("not an image")
+        (tmp_path / "train" / name / ".hidden.png").write_text("not an image")
+    (tmp_path / "train" / ".cache").mkdir()
+    own = load(tmp_path)
+    assert own.class_names == ("ant", "zebra")
+    assert own.train_images[:, 0, 0, 0].tolist() == [11, 21, 10, 20]
+    assert own.train_labels.tolist() == [0, 0, 1, 1]
+    assert own.test_images[:, 0, 0, 0].tolist() == [31, 30]
+
+
+def test_without_a_test_folder_every_fifth_of_a_class_is_held_back(tmp_path: Path, encode):
+    for i in range(11):
+        put(tmp_path / "a", f"{i:02d}.png", i, encode)
+    for i in range(5):
+        put(tmp_path / "b", f"{i:02d}.png", 100 + i, encode)
+    own = load(tmp_path)
+    assert own.test_images[:, 0, 0, 0].tolist() == [4, 9, 104]
+    assert len(own.train_images) == 13
+
+
+def test_relative_paths(tmp_path: Path, encode, monkeypatch: pytest.MonkeyPatch):
+    for i in range(5):
+        put(tmp_path / "mine" / "a", f"{i}.png", i, encode)
+    monkeypatch.chdir(tmp_path)
+    assert load(Path("mine")).class_names == ("a",)
+
+
+def test_bad_folders(tmp_path: Path, encode):
+    with pytest.raises(DataError, match="expected one sub-folder per class"):
+        load(tmp_path)
+    for i in range(4):
+        put(tmp_path / "a", f"{i}.png", i, encode)
+    with pytest.raises(DataError, match="found 4 training and 0 test images"):
+        load(tmp_path)
+    (tmp_path / "b").mkdir()
+    with pytest.raises(DataError, match=rf"{os.sep}b: the class has no image"):
+        load(tmp_path)
+
+
+def test_mixed_sizes_name_both_images(tmp_path: Path, encode):
+    for i in range(5):
+        put(tmp_path / "a", f"{i}.png", i, encode)
+    put(tmp_path / "b", "odd.png", 1, encode, size=(6, 8))
+    with pytest.raises(DataError, match=r"odd\.png: the size is 8x6 but .*0\.png is 6x6; resize"):
+        load(tmp_path)
+
+
+def test_test_class_without_training_images(tmp_path: Path, encode):
+    put(tmp_path / "train" / "a", "1.png", 1, encode)
+    put(tmp_path / "test" / "b", "1.png", 1, encode)
+    with pytest.raises(DataError, match="b: this class has no training images"):
+        load(tmp_path)
+
+
+def test_cut_image(tmp_path: Path, encode):
+    for i in range(5):
+        put(tmp_path / "a", f"{i}.png", i, encode, size=(64, 64))
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    (tmp_path / "a" / "3.png").write_bytes(encode(noise)[:3000])
+    with pytest.raises(DataError, match=r"3\.png: the image cannot be read"):
+        load(tmp_path)

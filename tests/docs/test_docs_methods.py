@@ -1,0 +1,153 @@
+"""Every method has a page, written from its docstring, and the bytes on these pages are what runs measure."""
+
+from __future__ import annotations
+
+import re
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from documents import ROOT
+
+from fedfeat.errors import FedfeatError
+from fedfeat.methods import PARTS
+from fedfeat.methods.registry import Part, all_methods, parts_of
+from fedfeat.reference import built_in_parts, method_index, method_page
+from fedfeat.reference.__main__ import write_documents
+from fedfeat.reference.communication import entry_rows, measure, measured_methods, summary_row
+from fedfeat.reference.pages import unmatched
+from fedfeat.reference.sections import REQUIRED, SYMBOLS, Message, messages_of, origins_of, sections_of
+
+PAGES = ROOT / "docs" / "methods"
+BUILT_IN = built_in_parts()
+HINT = "run: python -m fedfeat.reference"
+
+WHOLE = """Some method.
+
+In a few words.
+
+Objective:
+    L = CE
+
+Sends:
+    up/train/something: 4 * C; a remark
+
+Defaults:
+    none
+
+Departures:
+    none
+"""
+
+
+def part_with(docstring: str, monkeypatch: pytest.MonkeyPatch, name: str = "some") -> Part:
+    module = types.ModuleType("fedfeat_docs_some", docstring)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    def build() -> None:
+        raise AssertionError("pages are made without building anything that fails")
+
+    build.__module__ = module.__name__
+    return replace(PARTS["joint"], name=name, build=build)
+
+
+@pytest.mark.parametrize("part", BUILT_IN, ids=lambda p: p.name)
+def test_pages_are_up_to_date(part: Part) -> None:
+    assert (PAGES / f"{part.name}.md").read_text() == method_page(part), HINT
+
+
+def test_the_index_is_up_to_date_and_complete() -> None:
+    assert (PAGES / "index.md").read_text() == method_index(), HINT
+    assert {p.stem for p in PAGES.glob("*.md")} == {"index", *(p.name for p in BUILT_IN)}
+
+
+@pytest.mark.parametrize("part", BUILT_IN, ids=lambda p: p.name)
+def test_every_part_has_all_sections(part: Part) -> None:
+    sections = sections_of(part)
+    assert all(sections[name] for name in ("Idea", *REQUIRED))
+    assert unmatched(part) == [], "Method.sends names entries for which the section Sends has no bytes"
+    for message in messages_of(part):
+        assert set(re.findall(r"[A-Za-z_]\w*", message.formula)) <= set(SYMBOLS), message.formula
+
+
+@pytest.mark.parametrize("heading", REQUIRED)
+def test_a_missing_section_is_refused(heading: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sections_of(part_with(WHOLE, monkeypatch))
+    without = re.sub(rf"^{heading}:\n(?:    .*\n)+", "", WHOLE, flags=re.MULTILINE)
+    with pytest.raises(FedfeatError, match=f"no section {heading} for 'some'"):
+        sections_of(part_with(without, monkeypatch))
+    with pytest.raises(FedfeatError, match=f"no section {heading}"):
+        sections_of(part_with(WHOLE.replace(f"{heading}:", f"{heading} (other):"), monkeypatch))
+
+
+def test_sections_of_one_part_win_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = "\nObjective (some, third):\n    L = mine\n"
+    for text in (WHOLE + own, WHOLE.replace("\nObjective:", own + "\nObjective:")):
+        assert sections_of(part_with(text, monkeypatch))["Objective"] == "L = mine"
+        assert sections_of(part_with(text, monkeypatch, "other"))["Objective"] == "L = CE"
+
+
+def test_what_a_docstring_cannot_mean_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FedfeatError, match="'Remarks'"):
+        sections_of(part_with(WHOLE + "\nRemarks:\n    none\n", monkeypatch))
+    with pytest.raises(FedfeatError, match="without a formula"):
+        messages_of(part_with(WHOLE.replace("4 * C; a remark", ""), monkeypatch))
+    with pytest.raises(FedfeatError, match="do not mention 'mu'"):
+        origins_of(part_with(WHOLE, monkeypatch), ["mu"])
+    stray = WHOLE.replace("Defaults:\n    none", "Defaults:\n    mu: paper\n    tau: paper")
+    with pytest.raises(FedfeatError, match="'tau', which is no key"):
+        origins_of(part_with(stray, monkeypatch), ["mu"])
+
+
+def test_messages_are_read_and_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = WHOLE.replace("up/train/something: 4 * C; a remark", "down/keep/x.*: at most 4 * C * d")
+    (message,) = messages_of(part_with(text, monkeypatch))
+    assert message == Message("down/keep/x.*", "4 * C * d", True, "")
+    assert message.bytes({"C": 10, "d": 2.5}) == 100
+
+
+def test_the_longest_pattern_names_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = WHOLE.replace("Defaults:\n    none", "Defaults:\n    made.*: paper\n    made.size: a choice: cheap")
+    origins = origins_of(part_with(text, monkeypatch), ["made.size", "made.rounds"])
+    assert origins == {"made.size": "a choice: cheap", "made.rounds": "paper"}
+
+
+def test_writing_needs_the_projects_root_and_removes_old_pages(tmp_path: Path) -> None:
+    with pytest.raises(FedfeatError, match="root"):
+        write_documents(tmp_path / "docs")
+    (tmp_path / "docs" / "methods").mkdir(parents=True)
+    (tmp_path / "docs" / "methods" / "gone.md").write_text("# gone\n")
+    write_documents(tmp_path / "docs")
+    assert not (tmp_path / "docs" / "methods" / "gone.md").exists()
+    assert (tmp_path / "docs" / "configuration.md").exists()
+
+
+def test_every_method_was_measured() -> None:
+    text = (ROOT / "docs" / "communication.md").read_text()
+    methods = measured_methods()
+    assert set(all_methods()) <= set(methods)
+    assert {part.name for method in methods for part in parts_of(method)} == {part.name for part in BUILT_IN}
+    assert re.findall(r"^\| `([\w+]+)` \| [\d,]+ \|", text, re.MULTILINE) == methods
+
+
+@pytest.mark.parametrize("method", ["replay", "fedewc", "herding+ncm", "refed+feat", "fedlwf"])
+def test_measured_bytes_are_those_of_the_page(method: str) -> None:
+    lines = (ROOT / "docs" / "communication.md").read_text().splitlines()
+    measurement = measure(method)
+    expected = [summary_row(measurement), *entry_rows(measurement)]
+    assert [line for line in lines if line.startswith(f"| `{method}` |")] == expected, f"{HINT} --measure"
+
+
+def test_a_wrong_formula_does_not_get_onto_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = sys.modules[PARTS["replay"].build.__module__]
+    docstring = module.__doc__ or ""
+    wrong = docstring.replace("down/keep_random/quota: 4;", "down/keep_random/quota: 4 * R;")
+    assert wrong != docstring
+    monkeypatch.setattr(module, "__doc__", wrong)
+    with pytest.raises(FedfeatError, match=r"4.00 bytes per client and task, and 4 \* R is 8.00"):
+        measure("replay")
+    monkeypatch.setattr(module, "__doc__", docstring.replace("down/keep_random/quota: 4;", "down/keep_all/quota: 4;"))
+    with pytest.raises(FedfeatError, match="sends down/keep_random/quota, and no section"):
+        measure("replay")

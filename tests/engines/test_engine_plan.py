@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedfeat.engines.plan import MOST_REPLICAS, batch_sizes, interleave, plan_replicas
+
+GIB = 2**30
+
+
+def test_as_many_replicas_as_take_part() -> None:
+    assert plan_replicas(0, 5, 100 * GIB, GIB) == 5
+
+
+def test_never_more_than_pay_unless_asked_for() -> None:
+    assert plan_replicas(0, 50, 1000 * GIB, GIB) == MOST_REPLICAS
+    assert plan_replicas(9, 50, 1000 * GIB, GIB) == 9
+
+
+def test_memory_limits_and_one_always_stays() -> None:
+    assert plan_replicas(0, 5, 2 * GIB, GIB) == 2  # the first one exists, one more fits beside a reserve
+    assert plan_replicas(0, 5, 0, GIB) == 1
+
+
+@given(st.integers(1, 400), st.integers(1, 130), st.integers(1, 4))
+def test_batches_cover_every_sample_once_per_epoch(samples: int, batch: int, epochs: int) -> None:
+    sizes = batch_sizes(samples, batch, epochs)
+    assert sum(sizes) == samples * epochs
+    assert all(0 < size <= batch for size in sizes)
+    per_epoch = len(sizes) // epochs
+    assert sum(sizes[:per_epoch]) == samples
+    assert sum(size < batch for size in sizes[:per_epoch]) <= 1
+
+
+def test_no_samples_give_no_step() -> None:
+    assert batch_sizes(0, 128, 2) == []
+
+
+def test_steps_are_launched_in_turn() -> None:
+    assert interleave([[4, 4, 1], [4], []]) == [(0, 0), (1, 0), (0, 1), (0, 2)]
+
+
+@pytest.mark.parametrize("plans", [[], [[]], [[], []]])
+def test_nothing_to_launch(plans: list[list[int]]) -> None:
+    assert interleave(plans) == []

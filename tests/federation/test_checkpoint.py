@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedfeat.config import Config
+from fedfeat.errors import CheckpointError, FedfeatError
+from fedfeat.evaluate.counting import Tables
+from fedfeat.experiment import resume, start
+from fedfeat.federation.checkpoint import MOST_SHARDS, CheckpointFolder
+from fedfeat.federation.payload import State
+from fedfeat.federation.server import Progress
+from toy import toy_config, untimed, write_toy
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    write_toy(tmp_path / "toy.npz")
+    return toy_config("fedcbdr+feat", data={"path": str(tmp_path / "toy.npz")})
+
+
+class Stop(Exception):
+    pass
+
+
+def interrupted(config: Config, folder: Path, after: int) -> Path:
+    seen = 0
+
+    def stop(event: object) -> None:
+        nonlocal seen
+        seen += 1
+        if seen > after:
+            raise Stop
+
+    with pytest.raises(Stop):
+        start(config, folder, (stop,))
+    return folder
+
+
+def newest(folder: Path) -> Path:
+    return max(p for p in (folder / "checkpoint").iterdir() if p.name.isdigit())
+
+
+@pytest.mark.parametrize("victim", ["manifest.json", "server.safetensors"])
+@pytest.mark.parametrize("damage", ["torn", "edited", "gone"])
+def test_a_damaged_checkpoint_is_recognised_and_the_one_before_is_used(
+    config: Config, tmp_path: Path, victim: str, damage: str
+) -> None:
+    whole = start(config, tmp_path / "whole")
+    folder = interrupted(config, tmp_path / "cut", after=6)
+    path = newest(folder) / victim
+    content = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    elif damage == "torn":
+        path.write_bytes(content[: len(content) // 2])
+    else:
+        path.write_bytes(content[:-30] + bytes([content[-30] ^ 1]) + content[-29:])
+    if victim == "manifest.json" and damage == "gone":  # never completed: no word about it is needed
+        result = resume(folder)
+    else:
+        with pytest.warns(UserWarning, match="damaged"):
+            result = resume(folder)
+    assert untimed(result) == untimed(whole)
+
+
+def test_when_every_checkpoint_is_damaged_it_says_so(config: Config, tmp_path: Path) -> None:
+    folder = interrupted(config, tmp_path / "cut", after=6)
+    for path in (folder / "checkpoint").glob("0*/server.safetensors"):
+        path.write_bytes(b"nothing")
+    with (
+        pytest.warns(UserWarning, match="damaged"),
+        pytest.raises(CheckpointError, match="every checkpoint is damaged"),
+    ):
+        resume(folder)
+
+
+def test_killed_before_the_first_checkpoint_starts_over(config: Config, tmp_path: Path) -> None:
+    whole = start(config, tmp_path / "whole")
+    folder = interrupted(config, tmp_path / "cut", after=1)
+    assert not list((folder / "checkpoint").glob("0*"))
+    assert untimed(resume(folder)) == untimed(whole)
+
+
+def test_another_config_is_refused_naming_the_keys(config: Config, tmp_path: Path) -> None:
+    folder = interrupted(config, tmp_path / "cut", after=4)
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace("lr = 0.05", "lr = 0.06").replace("tau = 0.07", "tau = 0.5"))
+    with pytest.raises(CheckpointError, match=r"feat\.gsa\.tau, train\.lr"):
+        resume(folder)
+
+
+def test_where_files_are_may_change(config: Config, tmp_path: Path) -> None:
+    whole = start(config, tmp_path / "whole")
+    folder = interrupted(config, tmp_path / "cut", after=4)
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "toy.npz").rename(tmp_path / "moved" / "toy.npz")
+    text = (folder / "config.toml").read_text()
+    (folder / "config.toml").write_text(text.replace("toy.npz", "moved/toy.npz"))
+    assert untimed(resume(folder)) == untimed(whole)
+
+
+def test_other_data_is_refused(config: Config, tmp_path: Path) -> None:
+    folder = interrupted(config, tmp_path / "cut", after=4)
+    with np.load(tmp_path / "toy.npz") as archive:
+        arrays = dict(archive)
+    arrays["x"][0, 0, 0, 0] ^= 1
+    np.savez(tmp_path / "toy.npz", **arrays)
+    with pytest.raises(CheckpointError, match="not the one the run began with"):
+        resume(folder)
+
+
+def test_a_finished_run_is_returned_not_run_again(config: Config, tmp_path: Path) -> None:
+    result = start(config, tmp_path / "run")
+    before = (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns
+    assert resume(tmp_path / "run") == result
+    assert (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns == before
+
+
+def test_a_folder_with_a_run_is_not_overwritten(config: Config, tmp_path: Path) -> None:
+    start(config, tmp_path / "run")
+    with pytest.raises(FedfeatError, match="already holds a run"):
+        start(config, tmp_path / "run")
+
+
+def test_a_checkpoint_holds_no_pickle(config: Config, tmp_path: Path) -> None:
+    start(config, tmp_path / "run")
+    files = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
+    assert {p.suffix for p in files} <= {".safetensors", ".json", ".jsonl", ".toml"}
+
+
+def progress(task: int = 1) -> Progress:
+    tables = [Tables(np.eye(2, dtype=np.int64), np.eye(2, dtype=np.int64) * 2)]
+    return Progress(task=task, round=3, weights=torch.randn(7), numbers={"prior_head": 0.25}, tables=tables)
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    states: dict[int, State] = {
+        3: {"exemplars": torch.arange(4), "count": 2, "note": "x", "rate": 0.5},
+        9: {"exemplars": torch.arange(2)},
+    }
+    saved = progress()
+    saved.best_weights, saved.best_loss = torch.ones(7), 1.5
+    CheckpointFolder(tmp_path).save(saved, states, {3, 9}, {"events_size": 11})
+    loaded = CheckpointFolder(tmp_path).load()
+    assert loaded is not None
+    back, back_states, manifest = loaded
+    assert torch.equal(back.weights, saved.weights)
+    assert back.best_weights is not None
+    assert torch.equal(back.best_weights, saved.best_weights)
+    assert (back.task, back.round, back.finished, back.best_loss) == (1, 3, False, 1.5)
+    assert back.numbers == saved.numbers
+    assert np.array_equal(back.tables[0].corrected, saved.tables[0].corrected)
+    assert manifest["events_size"] == 11
+    assert back_states[3]["count"] == 2
+    assert back_states[3]["note"] == "x"
+    assert back_states[3]["rate"] == 0.5
+    assert torch.equal(back_states[9]["exemplars"], torch.arange(2))  # type: ignore[arg-type]
+
+
+def test_only_changed_clients_are_written(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    states: dict[int, State] = {k: {"exemplars": torch.arange(1000) + k} for k in range(100)}
+    folder.save(progress(), states, set(states), {})
+    large = (tmp_path / "clients" / "00000001.safetensors").stat().st_size
+    states[5] = {"exemplars": torch.arange(3)}
+    folder.save(progress(), states, {5}, {})
+    small = (tmp_path / "clients" / "00000002.safetensors").stat().st_size
+    assert small < large / 50
+    folder.save(progress(), states, set(), {})
+    loaded = CheckpointFolder(tmp_path).load()
+    assert loaded is not None
+    assert len(loaded[1]) == 100
+    assert torch.equal(loaded[1][5]["exemplars"], torch.arange(3))  # type: ignore[arg-type]
+    assert torch.equal(loaded[1][6]["exemplars"], torch.arange(1000) + 6)  # type: ignore[arg-type]
+
+
+def test_old_files_are_dropped_and_shards_stay_few(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    states: dict[int, State] = {k: {"value": k} for k in range(60)}
+    for number in range(60):
+        states[number] = {"value": -number}
+        folder.save(progress(), states, {number}, {})
+    assert len([p for p in tmp_path.iterdir() if p.name.isdigit()]) == 2
+    assert len(list((tmp_path / "clients").iterdir())) <= 2 * MOST_SHARDS
+    loaded = CheckpointFolder(tmp_path).load()
+    assert loaded is not None
+    assert all(loaded[1][k]["value"] == -k for k in range(60))
+
+
+def test_the_manifest_is_readable(config: Config, tmp_path: Path) -> None:
+    start(config, tmp_path / "run")
+    manifest = json.loads((newest(tmp_path / "run") / "manifest.json").read_text())
+    assert manifest["position"] == {"task": 2, "round": 2, "finished": True}

@@ -1,0 +1,108 @@
+"""Real processes, really killed: a resumed run ends with the bytes of an uninterrupted one."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+
+from fedfeat.data import DataSettings, load_dataset
+from fedfeat.federation.runfolder import RunFolder
+from toy import toy_table, untimed, write_toy
+
+
+def fedfeat(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "fedfeat", *map(str, arguments)]
+
+
+def weights(folder: Path) -> bytes:
+    loaded = RunFolder.open(folder).checkpoints.load()
+    assert loaded is not None
+    return loaded[0].weights.numpy().tobytes()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    write_toy(tmp_path / "toy.npz")
+    table = toy_table(method="fedcbdr+feat", data={"path": str(tmp_path / "toy.npz")}, train={"rounds": 40})
+    (tmp_path / "toy.toml").write_text(tomli_w.dumps(table))
+    return tmp_path / "toy.toml"
+
+
+def test_kill_minus_nine_at_several_moments(config: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    subprocess.run(fedfeat("run", config, "--out", whole), check=True, capture_output=True)
+    cut = tmp_path / "cut"
+    command = fedfeat("run", config, "--out", cut)
+    kills = 0
+    for lines in (3, 30, 55, 90, 10_000):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        while process.poll() is None and _lines(cut / "events.jsonl") < lines:
+            time.sleep(0.01)
+        if process.poll() is None:
+            os.kill(process.pid, signal.SIGKILL)
+            kills += 1
+        process.communicate()
+        command = fedfeat("resume", cut)
+    assert kills >= 3, "the run was over before it could be killed"
+    results = [json.loads((folder / "result.json").read_text()) for folder in (whole, cut)]
+    assert untimed(results[0]) == untimed(results[1])
+    assert weights(whole) == weights(cut)
+    events = [[untimed(e) for e in RunFolder.open(folder).events()] for folder in (whole, cut)]
+    assert events[0] == events[1]
+
+
+def _lines(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.mark.slow
+@pytest.mark.real_data
+def test_cifar10_with_resnet18_killed_and_resumed(tmp_path: Path) -> None:
+    """Real images, the real network: a short run of FEAT_F on CPU, end to end."""
+    if "FEDFEAT_DATA" not in os.environ:
+        pytest.skip("set FEDFEAT_DATA to a folder that holds cifar10")
+    sets = [f"data.path={_some_of_cifar10(tmp_path / 'some.npz')}", "data.name=npz", "data.augment=crop-flip"]
+    sets += ["scenario.clients=3", "scenario.budget=12", "train.rounds=2", "train.batch=32", "train.local_epochs=1"]
+    sets += ["run.checkpoint_seconds=0", "feat.logits=cosine"]
+    options = [o for s in sets for o in ("--set", s)]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    subprocess.run(fedfeat("run", "cifar10-5", *options, "--out", whole), check=True, capture_output=True)
+    process = subprocess.Popen(fedfeat("run", "cifar10-5", *options, "--out", cut), stdout=subprocess.DEVNULL)
+    while process.poll() is None and _lines(cut / "events.jsonl") < 6:
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert not (cut / "result.json").exists()
+    subprocess.run(fedfeat("resume", cut), check=True, capture_output=True)
+    results = [json.loads((folder / "result.json").read_text()) for folder in (whole, cut)]
+    assert untimed(results[0]) == untimed(results[1])
+    assert weights(whole) == weights(cut)
+    assert len(results[0]["accuracy_matrix"]) == 5
+    assert results[0]["config"]["model"]["name"] == "auto"
+    assert results[0]["accuracy_after_task"][0] >= 50
+
+
+def _some_of_cifar10(path: Path) -> Path:
+    """Some training and test images of each class: the whole set would take an hour on two cores."""
+    dataset = load_dataset(DataSettings(name="cifar10"))
+    train, test = (
+        np.concatenate([np.flatnonzero(labels == c)[:count] for c in range(10)])
+        for labels, count in ((dataset.train_labels, 16), (dataset.test_labels, 6))
+    )
+    np.savez(
+        path,
+        x=dataset.train_images[train],
+        y=dataset.train_labels[train],
+        xt=dataset.test_images[test],
+        yt=dataset.test_labels[test],
+    )
+    return path

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedfeat.errors import ConfigError
+from fedfeat.experiment import Experiment
+from fedfeat.federation.client import EXEMPLARS
+from fedfeat.federation.runfolder import RunFolder
+from fedfeat.federation.server import Progress
+from fedfeat.replay.holdout import hold_out
+from toy import toy_config, toy_dataset
+
+BUDGET = {"budget": 60}
+
+
+def run(folder: Path, method: str, **changes: Any) -> tuple[Experiment, Progress, dict[str, Any]]:
+    experiment = Experiment(toy_config(method, scenario={**BUDGET}, **changes), toy_dataset())
+    progress = Progress()
+    result = experiment.run(RunFolder.create(folder, experiment.config, {}), progress, ())
+    return experiment, progress, result
+
+
+def test_a_fifth_of_the_old_and_as_many_of_the_new_are_held_out() -> None:
+    old, new = np.repeat([0, 1, 2], [10, 5, 4]), np.repeat([3, 4], [40, 6])
+    picked_old, picked_new = hold_out(old, new, 0.2, np.random.default_rng(0))
+    assert np.bincount(old[picked_old], minlength=3).tolist() == [2, 1, 0]
+    assert np.bincount(new[picked_new], minlength=5)[3:].tolist() == [2, 1]
+
+
+def test_classes_with_few_samples_are_left_alone() -> None:
+    picked_old, picked_new = hold_out(np.array([0, 0, 0, 0]), np.array([1, 1]), 0.2, np.random.default_rng(0))
+    assert len(picked_old) == len(picked_new) == 0
+
+
+def test_held_out_samples_never_enter_a_batch(tmp_path: Path) -> None:
+    experiment = Experiment(toy_config("fedcbdr+feat+calibrate", scenario=BUDGET), toy_dataset())
+    engine = experiment.engine
+    trained: dict[tuple[int, int], set[int]] = {}
+    held: dict[tuple[int, int], set[int]] = {}
+    images = engine.train_images
+    augmented = images.augmented
+    current = (-1, -1)
+    make_client = engine.client
+
+    def client(client_id: int) -> Any:
+        nonlocal current
+        made = make_client(client_id)
+        current = (engine.task, client_id)
+        held.setdefault(current, set(made.held_out.tolist()))
+        assert set(made.held_out.tolist()) == held[current], "the held-out set changed during a task"
+        return made
+
+    def watched(indices: torch.Tensor, *rest: Any) -> torch.Tensor:
+        trained.setdefault(current, set()).update(indices.tolist())
+        return augmented(indices, *rest)
+
+    engine.client, images.augmented = client, watched  # type: ignore[method-assign]
+    experiment.run(RunFolder.create(tmp_path / "run", experiment.config, {}), Progress(), ())
+    assert any(held[key] for key in held if key[0] > 0), "nothing was held out"
+    assert all(not held[key] for key in held if key[0] == 0)
+    for key, indices in trained.items():
+        assert not indices & held[key]
+
+
+def test_held_out_exemplars_go_back_to_the_buffer(tmp_path: Path) -> None:
+    plain, _, _ = run(tmp_path / "a", "replay")
+    held, _, _ = run(tmp_path / "b", "replay+calibrate")
+    for client in range(3):
+        ours, theirs = (e.engine.states[client][EXEMPLARS] for e in (plain, held))
+        assert torch.equal(ours, theirs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["fedcbdr+feat+calibrate", "fedcbdr+etf+calibrate", "fedcbdr+calibrate"])
+def test_two_numbers_are_chosen_and_recorded(tmp_path: Path, method: str) -> None:
+    _, progress, result = run(tmp_path / "run", method, train={"rounds": 4})
+    assert 0 <= progress.numbers["gamma"] <= 1
+    assert progress.numbers["delta"] >= 0
+    assert result["numbers"]["gamma"] == progress.numbers["gamma"]
+    if "feat" not in method:
+        assert progress.numbers["gamma"] == 0, "there is no gate to strengthen"
+
+
+def test_the_same_run_gives_three_figures(tmp_path: Path) -> None:
+    _, progress, result = run(tmp_path / "run", "fedcbdr+feat+calibrate")
+    assert set(result["accuracy_of_variants"]) == {"before calibration"}
+    assert len(result["accuracy_of_variants"]["before calibration"]) == 3
+    assert progress.tables[0].variants.keys() == {"before calibration"}
+
+
+def test_only_counts_leave_a_client(tmp_path: Path) -> None:
+    _, _, result = run(tmp_path / "run", "fedcbdr+feat+calibrate")
+    up = {k: v for k, v in result["traffic"].items() if k.startswith("up/count_held_out/")}
+    grid = 6 * 17
+    assert up["up/count_held_out/right"] % (grid * 2 * 4) == 0
+    assert set(up) == {"up/count_held_out/right", "up/count_held_out/held_out"}
+
+
+def test_without_held_out_samples_the_papers_correction_is_used(tmp_path: Path) -> None:
+    experiment = Experiment(toy_config("fedcbdr+feat+calibrate"), toy_dataset())  # 1 exemplar per class and client
+    progress = Progress()
+    experiment.run(RunFolder.create(tmp_path / "run", experiment.config, {}), progress, ())
+    assert "gamma" not in progress.numbers
+    assert np.array_equal(progress.tables[-1].corrected, progress.tables[-1].variants["before calibration"])
+
+
+def test_a_base_without_exemplars_is_refused() -> None:
+    with pytest.raises(ConfigError, match="keeps none"):
+        toy_config("finetune+calibrate")

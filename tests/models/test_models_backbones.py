@@ -1,0 +1,138 @@
+import pytest
+import torch
+
+from fedfeat.methods.method import linear_head
+from fedfeat.models import ETFHead, ModelSettings, build_network
+from fedfeat.models.backbones import ResNet18, SmallCNN
+from fedfeat.models.network import initialise
+
+
+def numbers(tensors) -> int:
+    return sum(t.numel() for t in tensors)
+
+
+@pytest.fixture(scope="module")
+def resnet():
+    return ResNet18()
+
+
+def running_values(network) -> int:
+    return numbers(b for b in network.buffers() if b.is_floating_point())
+
+
+def test_resnet_with_the_cifar_stem_has_the_published_size(resnet):
+    assert numbers(resnet.parameters()) == 11_168_832
+    assert running_values(resnet) == 9_600
+
+
+def test_resnet_with_the_wide_stem_has_the_published_size():
+    wide = ResNet18(wide_stem=True)
+    assert numbers(wide.parameters()) == 11_176_512
+    assert running_values(wide) == 9_600
+
+
+@pytest.mark.parametrize(("wide", "side", "last_map"), [(False, 32, 4), (True, 64, 2)])
+def test_resnet_ends_in_512_non_negative_features_over_the_published_map(wide, side, last_map, resnet):
+    network = ResNet18(wide_stem=True).eval() if wide else resnet.eval()
+    x = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        maps = network.stages(network.shrink(network.stem(x).relu()))
+        features = network(x)
+    assert maps.shape == (2, 512, last_map, last_map)
+    assert torch.allclose(features, maps.mean(dim=(2, 3)), atol=1e-5)
+    assert features.min() >= 0
+
+
+@pytest.mark.parametrize(("channels", "width"), [(1, 32), (3, 8)])
+def test_small_cnn_has_twice_its_width_in_features(channels, width):
+    network = SmallCNN(channels, width=width).eval()
+    assert network.feature_dim == 2 * width
+    assert network(torch.zeros(2, channels, 8, 8)).shape == (2, 2 * width)
+
+
+@pytest.mark.parametrize(
+    ("settings", "shape", "kind", "first_kernel"),
+    [
+        ({}, (8, 8, 1), SmallCNN, 3),
+        ({}, (32, 32, 3), ResNet18, 3),
+        ({}, (64, 64, 3), ResNet18, 7),
+        ({"stem": "3x3"}, (64, 64, 3), ResNet18, 3),
+        ({"stem": "7x7"}, (32, 32, 3), ResNet18, 7),
+        ({"name": "small-cnn"}, (32, 32, 3), SmallCNN, 3),
+    ],
+)
+def test_the_image_size_chooses_backbone_and_stem(settings, shape, kind, first_kernel):
+    network = build_network(ModelSettings(**settings), shape, linear_head, seed=0, num_classes=10)
+    assert isinstance(network.backbone, kind)
+    first = next(m for m in network.modules() if isinstance(m, torch.nn.Conv2d))
+    assert first.kernel_size == (first_kernel, first_kernel)
+    assert first.in_channels == shape[2]
+
+
+HEADS = {
+    "etf": lambda dim, seed, classes: ETFHead(dim, seed=seed),
+    "etf-linear": lambda dim, seed, classes: ETFHead(dim, seed=seed, feature_layer="linear"),
+    "etf-mlp": lambda dim, seed, classes: ETFHead(dim, seed=seed, feature_layer="mlp"),
+}
+
+
+def small(head, seed=0):
+    return build_network(ModelSettings(width=8), (8, 8, 1), head, seed=seed, num_classes=10)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_backbones_start_alike_whatever_the_head(head):
+    torch.manual_seed(1)
+    one = small(linear_head).backbone.state_dict()
+    torch.manual_seed(2)
+    two = small(HEADS[head]).backbone.state_dict()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_initial_weight_comes_from_the_seed(head):
+    torch.manual_seed(1)
+    one = small(HEADS[head]).state_dict()
+    torch.manual_seed(2)
+    two = small(HEADS[head]).state_dict()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    other = small(HEADS[head], seed=1).state_dict()
+    assert not torch.equal(one["backbone.layers.0.0.weight"], other["backbone.layers.0.0.weight"])
+
+
+def test_building_a_network_leaves_the_callers_random_draws_alone():
+    network = small(linear_head)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    initialise(network, seed=0)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_convolutions_start_kaiming_normal_by_fan_out_and_norms_at_identity():
+    network = build_network(ModelSettings(), (32, 32, 3), linear_head, seed=0, num_classes=10)
+    conv = network.backbone.stages[3][1].conv2.weight.detach()
+    assert float(conv.std()) == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
+    norms = [m for m in network.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    assert all((n.weight == 1).all() and (n.bias == 0).all() for n in norms)
+    assert all(n.momentum == 0.1 and n.affine for n in norms)
+
+
+@pytest.mark.parametrize(("shape", "widths"), [((8, 8, 1), [8, 8, 16]), ((32, 32, 3), [64, 64, 128, 256, 512])])
+def test_levels_are_pooled_stages_before_their_activation(shape, widths):
+    network = build_network(ModelSettings(width=8), shape, linear_head, seed=0, num_classes=10).eval()
+    network.head.grow(3, 0)
+    x = torch.randn(2, shape[2], *shape[:2], generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        outputs, levels = network.with_levels(x)
+        plain = network(x)
+    assert torch.allclose(outputs.features, plain.features, atol=1e-6)
+    assert torch.allclose(outputs.logits, plain.logits, atol=1e-6)
+    assert [level.shape for level in levels] == [(2, width) for width in widths]
+    assert all(level.min() < 0 for level in levels)
+
+
+def test_group_norm_keeps_no_running_statistics():
+    network = build_network(ModelSettings(norm="group", width=8), (8, 8, 1), linear_head, seed=0, num_classes=10)
+    assert running_values(network) == 0
+    assert network(torch.zeros(1, 1, 8, 8)).features.shape == (1, 16)

@@ -1,0 +1,132 @@
+"""Reading run folders: whole, unfinished and broken ones, and averaging over seeds."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedfeat.errors import FedfeatError
+from fedfeat.report.collect import Spread, find_runs, group_runs, problems, read_run, summary_rows
+
+
+def test_a_whole_run_misses_nothing(make_run):
+    run = read_run(make_run("fedcbdr+feat", 2, gain=4.0))
+    assert run.missing == ()
+    assert (run.method, run.dataset, run.seed, run.finished) == ("fedcbdr+feat", "digits", 2, True)
+    assert run.accuracies() == [92.0, 76.5]
+    assert run.accuracies(corrected=False) == [92.0, 74.5]
+    assert run.has_correction
+    assert len(run.rounds) == 4
+
+
+def test_mean_and_sample_deviation_over_seeds(make_run):
+    runs = [read_run(make_run(seed=s)) for s in (0, 1, 5)]
+    (row,) = summary_rows(runs)
+    assert row.seeds == (0, 1, 5)
+    assert row.final_accuracy == Spread(pytest.approx(74.5), pytest.approx(7.0**0.5))  # deviations -2, -1, 3: 14 / 2
+    assert row.megabytes_up is not None
+    assert row.megabytes_up.mean == pytest.approx(2.000002)
+
+
+def test_one_seed_has_no_deviation(make_run):
+    (row,) = summary_rows([read_run(make_run(seed=3))])
+    assert row.final_accuracy == Spread(75.5, None)
+    assert row.final_accuracy.text() == "75.50"
+
+
+def test_groups_split_by_setting_and_are_named_by_it(make_run):
+    runs = [read_run(make_run(seed=s, lr=lr)) for lr in (0.1, 0.2) for s in (0, 1)]
+    groups = group_runs([*runs, read_run(make_run("finetune", 7))])
+    assert sorted(g.label for g in groups) == [
+        "fedcbdr (train.lr=0.1)",
+        "fedcbdr (train.lr=0.2)",
+        "finetune (train.lr=0.1)",
+    ]
+    assert sorted(len(g.runs) for g in groups) == [1, 2, 2]
+
+
+def test_best_method_comes_first(make_run):
+    runs = [read_run(make_run("finetune")), read_run(make_run("fedcbdr+feat", gain=8.0))]
+    assert [row.method for row in summary_rows(runs)] == ["fedcbdr+feat", "finetune"]
+
+
+def test_a_seed_run_twice_counts_once_and_is_named(make_run):
+    one, two = make_run(seed=1, folder="a"), make_run(seed=1, folder="b")
+    runs = find_runs([one.parent])
+    (row,) = summary_rows(runs)
+    assert row.seeds == (1,)
+    assert [path for path, _ in problems(runs)] == [two]
+
+
+def test_unfinished_run_says_how_far_it_came_and_does_not_count(make_run):
+    done, path = make_run(seed=0), make_run(seed=1)
+    (path / "result.json").unlink()
+    lines = (path / "events.jsonl").read_text().splitlines()
+    (path / "events.jsonl").write_text("\n".join(lines[:4]) + '\n{"event": "rou')
+    run = read_run(path)
+    assert not run.finished
+    assert run.accuracies() == [91.0]
+    assert any("unfinished: 1 of 2 tasks done, 3 rounds" in s for s in run.missing)
+    assert any("1 unreadable line" in s for s in run.missing)
+    (row,) = summary_rows([run, read_run(done)])
+    assert (row.seeds, row.unfinished) == ((0,), 1)
+
+
+def test_no_finished_run_gives_a_row_without_numbers(make_run):
+    path = make_run()
+    (path / "result.json").unlink()
+    (row,) = summary_rows([read_run(path)])
+    assert row.final_accuracy is None
+    assert row.seeds == ()
+
+
+FILES = ["config.toml", "env.json", "scenario.json", "events.jsonl", "result.json"]
+BROKEN = [b"", b"{", b"[1, 2]", b"\xff\xfe\x00", b'{"tasks": 3}', b"null", b"[" * 100_000]
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
+def test_no_broken_file_raises(make_run, name, content):
+    path = make_run()
+    (path / name).write_bytes(content)
+    run = read_run(path)
+    summary_rows([run])
+    harmless = name == "env.json" and content == b'{"tasks": 3}'
+    assert bool(run.missing) != harmless
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_named(make_run, name):
+    path = make_run()
+    (path / name).unlink()
+    said = " ".join(read_run(path).missing)
+    assert ("unfinished" if name == "result.json" else name) in said
+
+
+def test_a_result_with_a_wrong_shape_is_not_believed(make_run):
+    path = make_run()
+    result = json.loads((path / "result.json").read_text())
+    result["accuracy_matrix"] = [[1.0], [2.0]]
+    (path / "result.json").write_text(json.dumps(result))
+    run = read_run(path)
+    assert run.result is None
+    assert any("triangle" in s for s in run.missing)
+
+
+def test_folders_are_searched_two_levels_deep(make_run, tmp_path: Path):
+    path = make_run()
+    deep = tmp_path / "all" / "fedcbdr" / "seed0"
+    deep.parent.mkdir(parents=True)
+    shutil.move(path, deep)
+    assert [run.path for run in find_runs([tmp_path / "all"])] == [deep]
+    assert len(find_runs([deep, deep.parent, tmp_path / "all"])) == 1
+
+
+def test_a_folder_without_runs_is_refused_in_one_sentence(tmp_path: Path):
+    with pytest.raises(FedfeatError, match="not a run folder"):
+        find_runs([tmp_path])
+    with pytest.raises(FedfeatError, match="no such folder"):
+        find_runs([tmp_path / "nowhere"])
