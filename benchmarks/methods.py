@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=TURNS)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
+    machine = slug(hardware(torch.device("cpu")))
     torch.set_num_threads(1)
     methods = all_methods() if chosen.methods == "all" else ["finetune", *chosen.methods.split(",")]
     methods = list(dict.fromkeys(["finetune", *methods]))
@@ -110,7 +111,7 @@ def main() -> None:
             f"{boundary / base_step:.0f}",
         )
     Console().print(table)
-    path = Path(__file__).parent / "results" / f"methods-{chosen.model}-{slug(hardware(torch.device('cpu')))}.json"
+    path = Path(__file__).parent / "results" / f"methods-{chosen.model}-{machine}.json"
     path.parent.mkdir(exist_ok=True)
     record = {"environment": environment(), "turns": chosen.turns, "rounds": ROUNDS, "methods": rows}
     path.write_text(json.dumps(record, indent=2) + "\n")

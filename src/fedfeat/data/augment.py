@@ -85,13 +85,16 @@ class DeviceImages:
 
 
 def crop_and_flip(images: Tensor, crops: Tensor, flips: Tensor, padding: int) -> Tensor:
-    """Cut windows out of zero-padded images and mirror some, in one gather."""
-    count, height, width, channels = images.shape
-    padded = images.new_zeros(count, height + 2 * padding, width + 2 * padding, channels)
-    padded[:, padding : padding + height, padding : padding + width] = images
+    """Cut windows out of images that are zero outside, and mirror some, in one gather.
+
+    :param crops: [B, 2] row and column at which the window begins in the image with ``padding`` zeros around it.
+    """
+    count, height, width, _ = images.shape
     crops, flips = crops.to(images.device), flips.to(images.device)
-    rows = crops[:, :1] + torch.arange(height, device=images.device)
     columns = torch.arange(width, device=images.device).expand(count, width)
-    columns = torch.where(flips[:, None], columns.flip(1), columns) + crops[:, 1:]
-    sample = torch.arange(count, device=images.device)
-    return padded[sample[:, None, None], rows[:, :, None], columns[:, None, :]]
+    columns = torch.where(flips[:, None], columns.flip(1), columns) + crops[:, 1:] - padding
+    rows = torch.arange(height, device=images.device) + crops[:, :1] - padding
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None, :]
+    sample = torch.arange(count, device=images.device)[:, None, None]
+    window = images[sample, rows.clamp(0, height - 1)[:, :, None], columns.clamp(0, width - 1)[:, None, :]]
+    return window * inside[..., None]

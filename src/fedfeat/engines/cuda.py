@@ -10,7 +10,7 @@ something that changes with the client (teachers, penalties) run the in-process 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -27,10 +27,11 @@ from fedfeat.federation.client import Client
 from fedfeat.federation.local import learning_rate
 from fedfeat.federation.payload import SHARED, Payload, tensor_of
 from fedfeat.methods.method import Method, Seen, Step
-from fedfeat.models import FlatModel, Network, as_vector
+from fedfeat.models import FlatModel, Network
 from fedfeat.scenario import Scenario
 
 Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
+Transform = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 EVAL_BATCH = 256
 
 
@@ -48,6 +49,7 @@ class Replica:
         self.model = FlatModel(network)
         self.parameters = self.model.parameters
         self.velocity = torch.zeros_like(self.model.weights)
+        self.velocities = self.model.views(self.velocity)
         device, epochs = engine.device, self.config.train.local_epochs
         self.lr = torch.zeros((), device=device)
         self.cursor = torch.zeros((), dtype=torch.long, device=device)
@@ -64,16 +66,14 @@ class Replica:
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.encoder: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
-    def step(self, size: int, forward: Forward) -> None:
+    def step(self, size: int, forward: Forward, transform: Transform) -> None:
         """Train on the next ``size`` samples of the epoch; this is what gets captured."""
         rows = self.cursor + torch.arange(size, device=self.cursor.device)
         indices = self.order[rows]
-        images = self.images.transformed(indices, self.crops[rows], self.flips[rows], self.brightness[rows])
+        images = transform(indices, self.crops[rows], self.flips[rows], self.brightness[rows])
         losses = self._losses(images, self.images.labels[indices], forward)
         gradients = torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
-        pairs = zip(gradients, self.parameters, strict=True)
-        gradient = as_vector(torch.zeros_like(p) if g is None else g for g, p in pairs)
-        self._descend(gradient)
+        self._descend(gradients)
         self.sums.index_add_(0, self.epoch.view(1), (losses.detach() * size)[None])
         self.cursor += size
 
@@ -92,15 +92,18 @@ class Replica:
         step = Step(features, logits, labels, seen.num_old, seen.num_classes, frame, {}, levels, network)
         return torch.stack([term.weight * term.function(step) for term in self.terms])
 
-    def _descend(self, gradient: Tensor) -> None:
+    def _descend(self, gradients: Sequence[Tensor | None]) -> None:
         settings, clip = self.config.train, self.engine.method.grad_clip
+        # The kernel below walks through memory, so each gradient must lie as its parameter does.
+        aligned = [_lying_like(p, g) for p, g in zip(self.parameters, gradients, strict=True)]
         if clip is not None:
-            gradient.mul_((clip / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0))
+            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(aligned)))
+            torch._foreach_mul_(aligned, (clip / (norm + 1e-6)).clamp(max=1.0))
         # The kernel behind torch.optim.SGD(fused=True): one pass over weights, gradient and velocity.
         torch._fused_sgd_(
-            [self.model.weights],
-            [gradient],
-            [self.velocity],
+            [p.detach() for p in self.parameters],
+            aligned,
+            self.velocities,
             weight_decay=settings.weight_decay,
             momentum=settings.momentum,
             lr=self.lr,
@@ -116,9 +119,10 @@ class Replica:
             # The full batch is compiled; a remainder of each size would pay for its compilation too seldom.
             compiled = size == self.config.train.batch
             forward = self.engine.forward_of(self.network, compiled=compiled)
+            transform = self.engine.transform_of(compiled=compiled)
             self.network.train()
             saved = self.model.vector.clone(), self.cursor.clone(), self.sums.clone(), self.velocity.clone()
-            self.graphs[size] = self._capture(lambda: self.step(size, forward))
+            self.graphs[size] = self._capture(lambda: self.step(size, forward, transform))
             for buffer, value in zip((self.model.vector, self.cursor, self.sums, self.velocity), saved, strict=True):
                 buffer.copy_(value)
         return self.graphs[size]
@@ -226,6 +230,7 @@ class CudaEngine(InProcessEngine):
         self.replicas: list[Replica] = []
         self.wanted: int | None = None
         self._compiled: Forward | None = None
+        self._transform: Transform | None = None
 
     @property
     def captured(self) -> bool:
@@ -301,6 +306,14 @@ class CudaEngine(InProcessEngine):
             largest = max(largest, int(sizes[client]) + (len(kept) if isinstance(kept, Tensor) else 0))
         return max(largest, 1)
 
+    def transform_of(self, *, compiled: bool) -> Transform:
+        """Return the augmentation; compiled, it is a single kernel from bytes to normalised images."""
+        if not (compiled and self.config.engine.compile):
+            return self.train_images.transformed
+        if self._transform is None:
+            self._transform = torch.compile(self.train_images.transformed, fullgraph=True, dynamic=False)
+        return self._transform
+
     def forward_of(self, network: Network, *, compiled: bool) -> Forward:
         """Return the backbone as a function of its parameters; compiled once for all replicas."""
         buffers = dict(network.backbone.named_buffers())
@@ -321,6 +334,15 @@ class CudaEngine(InProcessEngine):
             self._compiled = torch.compile(run, fullgraph=True, dynamic=False)
         compiled_run = self._compiled
         return lambda parameters, images: compiled_run({**parameters, **buffers}, images)
+
+
+def _lying_like(parameter: Tensor, gradient: Tensor | None) -> Tensor:
+    """Return a gradient in its parameter's memory layout; zeros for a parameter that the loss does not touch."""
+    if gradient is None:
+        return torch.zeros_like(parameter)
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
 
 
 def _waves(clients: list[int], size: int) -> list[tuple[int, ...]]:

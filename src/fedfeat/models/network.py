@@ -120,6 +120,10 @@ class FlatModel:
             offset += part.numel()
         return wide
 
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """Return a vector of the trainable part's size as one tensor per parameter, sharing its memory."""
+        return list(self._views(vector, self.num_entries))
+
     def named_values(self) -> dict[str, Tensor]:
         """Return every entry by name, as views."""
         return dict(zip(self.layout, self._views(self.vector), strict=True))
