@@ -154,3 +154,17 @@ def test_without_matplotlib_the_page_has_tables_and_says_why(runs, monkeypatch):
     assert "svg" not in page.tags
     assert "table" in page.tags
     assert "fedfeat[plots]" in page.text
+
+
+def test_notes_and_other_predictions_of_a_run_are_shown(make_run):
+    folder = make_run("fedcbdr+feat", 0)
+    path = folder / "result.json"
+    result = json.loads(path.read_text())
+    result["notes"] = ["text_encoder=ngrams-512 <b>"]
+    tasks = len(result["accuracy_after_task"])
+    result["accuracy_of_variants"] = {"before calibration": [50.0] * (tasks - 1) + [43.21]}
+    path.write_text(json.dumps(result))
+    page = Page(report_html(find_runs([folder])))
+    assert "text_encoder=ngrams-512 <b>" in page.text
+    assert "before calibration" in page.text
+    assert "43.21" in page.text

@@ -35,6 +35,8 @@ class ResultRecord(_Record):
     traffic: dict[str, int] = {}
     images_per_second: Finite
     seconds: Finite = 0.0
+    accuracy_of_variants: dict[str, list[Finite]] = {}
+    notes: list[str] = []
     config: dict[str, Any] = {}
 
     @model_validator(mode="after")

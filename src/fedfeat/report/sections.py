@@ -7,7 +7,7 @@ from typing import Any
 
 from fedfeat.errors import MissingExtra
 from fedfeat.report import figures, html
-from fedfeat.report.collect import MEGABYTE, Group, SummaryRow, problems, setting
+from fedfeat.report.collect import MEGABYTE, Group, Spread, SummaryRow, problems, setting
 from fedfeat.report.records import ScenarioTaskRecord
 from fedfeat.report.run import Run
 from fedfeat.report.scenario_figure import draw_counts
@@ -26,7 +26,8 @@ def comparison(rows: Sequence[SummaryRow]) -> str:
     best = 0 if len(rows) > 1 and rows[0].final_accuracy else None
     key = html.details("What the columns mean", html.bullets(f"{c.heading}: {c.meaning}." for c in COLUMNS))
     caption = "Mean ± standard deviation over seeds, best first"
-    return html.section("comparison", "Comparison", html.table(caption, header, lines, strong=best), key)
+    table = html.table(caption, header, lines, strong=best)
+    return html.section("comparison", "Comparison", table, key, _variants([r.group for r in rows]))
 
 
 def curves(groups: Sequence[Group]) -> str:
@@ -192,6 +193,24 @@ def _some(names: list[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
+def _variants(groups: Sequence[Group]) -> str:
+    """Return other predictions of the same models, such as EGC before its strength was calibrated."""
+    lines = []
+    for group in groups:
+        results = [run.result for run in group.shown if run.result]
+        for name in dict.fromkeys(n for r in results for n in r.accuracy_of_variants):
+            spread = Spread.of([r.accuracy_of_variants[name][-1] for r in results if r.accuracy_of_variants.get(name)])
+            lines.append([group.label, name, spread.text() if spread else NOTHING])
+    header = ["method", "prediction", "final accuracy (%)"]
+    return html.table("Other predictions of the same models", header, lines) if lines else ""
+
+
+def _notes(groups: Sequence[Group]) -> str:
+    """Return what methods say about themselves, such as the text encoder they used."""
+    said = {f"{g.label}: {note}" for g in groups for run in g.runs if run.result for note in run.result.notes}
+    return html.bullets(sorted(said)) if said else ""
+
+
 def settings(groups: Sequence[Group]) -> str:
     """Return the settings shared by all, those that are not, and the versions."""
     flat = [setting(g.runs[0]) for g in groups]
@@ -202,6 +221,7 @@ def settings(groups: Sequence[Group]) -> str:
     return html.section(
         "setting",
         "Setting and versions",
+        _notes(groups),
         _versions([run for g in groups for run in g.runs]),
         _folded("Settings of every run", ["setting", "value"], shared),
         _folded("Settings that not all methods share", ["setting", *(g.label for g in groups)], apart),
