@@ -130,3 +130,11 @@ def test_a_single_class_has_one_unit_prototype():
 @pytest.mark.parametrize(("num_classes", "cosine"), [(2, -1.0), (3, -0.5), (11, -0.1), (1, 0.0)])
 def test_cosine_between_prototypes(num_classes, cosine):
     assert etf_cosine(num_classes) == cosine
+
+
+def test_the_pieces_can_be_had_from_one_place():
+    from fedfeat import models
+    from fedfeat.geometry import ETFHead, egc_correct, gsa_loss, simplex_etf
+
+    assert ETFHead is models.ETFHead
+    assert all(map(callable, (egc_correct, gsa_loss, simplex_etf)))
