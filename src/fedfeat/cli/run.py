@@ -15,7 +15,7 @@ from fedfeat.config import load_config
 from fedfeat.experiment import resume as resume_run
 from fedfeat.experiment import start
 
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, markup=False)
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file, or the name of a preset")]
 Overrides = Annotated[

@@ -21,7 +21,7 @@ from fedfeat.federation.runfolder import environment
 from fedfeat.methods.registry import PARTS, example_methods
 from fedfeat.presets import PRESETS
 
-console = Console(highlight=False, soft_wrap=True)
+console = Console(highlight=False, soft_wrap=True, markup=False)
 
 
 class Subject(StrEnum):
