@@ -41,7 +41,6 @@ EXPECTED = {
     "refed": "1",
     "fedcbdr": "1",
     "fedcbdr+moon": "about 1.7",
-    "fedcbdr+feat": "at most 1.05",
 }
 
 

@@ -30,6 +30,18 @@ def comparison(rows: Sequence[SummaryRow]) -> str:
     return html.section("comparison", "Comparison", table, key, _variants([r.group for r in rows]))
 
 
+def _variants(groups: Sequence[Group]) -> str:
+    """Return other predictions of the same models, such as EGC before its strength was calibrated."""
+    lines = []
+    for group in groups:
+        results = [run.result for run in group.shown if run.result]
+        for name in dict.fromkeys(n for r in results for n in r.accuracy_of_variants):
+            spread = Spread.of([r.accuracy_of_variants[name][-1] for r in results if r.accuracy_of_variants.get(name)])
+            lines.append([group.label, name, spread.text() if spread else NOTHING])
+    header = ["method", "prediction", "final accuracy (%)"]
+    return html.table("Other predictions of the same models", header, lines) if lines else ""
+
+
 def curves(groups: Sequence[Group]) -> str:
     """Return accuracy and forgetting by task."""
     accuracy = _draw(
@@ -193,24 +205,6 @@ def _some(names: list[str], most: int = 4) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def _variants(groups: Sequence[Group]) -> str:
-    """Return other predictions of the same models, such as EGC before its strength was calibrated."""
-    lines = []
-    for group in groups:
-        results = [run.result for run in group.shown if run.result]
-        for name in dict.fromkeys(n for r in results for n in r.accuracy_of_variants):
-            spread = Spread.of([r.accuracy_of_variants[name][-1] for r in results if r.accuracy_of_variants.get(name)])
-            lines.append([group.label, name, spread.text() if spread else NOTHING])
-    header = ["method", "prediction", "final accuracy (%)"]
-    return html.table("Other predictions of the same models", header, lines) if lines else ""
-
-
-def _notes(groups: Sequence[Group]) -> str:
-    """Return what methods say about themselves, such as the text encoder they used."""
-    said = {f"{g.label}: {note}" for g in groups for run in g.runs if run.result for note in run.result.notes}
-    return html.bullets(sorted(said)) if said else ""
-
-
 def settings(groups: Sequence[Group]) -> str:
     """Return the settings shared by all, those that are not, and the versions."""
     flat = [setting(g.runs[0]) for g in groups]
@@ -226,6 +220,12 @@ def settings(groups: Sequence[Group]) -> str:
         _folded("Settings of every run", ["setting", "value"], shared),
         _folded("Settings that not all methods share", ["setting", *(g.label for g in groups)], apart),
     )
+
+
+def _notes(groups: Sequence[Group]) -> str:
+    """Return what methods say about themselves, such as the text encoder they used."""
+    said = {f"{g.label}: {note}" for g in groups for run in g.runs if run.result for note in run.result.notes}
+    return html.bullets(sorted(said)) if said else ""
 
 
 def _folded(title: str, header: Sequence[object], lines: Sequence[Sequence[object]]) -> str:
