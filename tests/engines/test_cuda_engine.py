@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from fedfeat.data.dataset import Augmentation, Dataset
+from fedfeat.engines import CudaEngine
+from fedfeat.engines.visit import Visit
 from fedfeat.errors import ConfigError
 from fedfeat.experiment import Experiment
 from fedfeat.federation.runfolder import RunFolder
@@ -44,15 +46,24 @@ def test_without_a_gpu_the_engine_is_refused_in_one_sentence() -> None:
         Experiment(toy_config("finetune", engine={"name": "cuda", "device": "cpu"}), toy_dataset())
 
 
+PLAIN = ["finetune", "fedcbdr", "fedcbdr+feat", "refed+feat", "fedcbdr+feat+calibrate"]
+# What these bind to a client's steps differs from visit to visit: teachers, anchors, importances, control variates.
+BINDING = ["fedlwf", "fedewc", "fedssi", "replay+fedprox", "replay+scaffold", "replay+moon", "replay+feat+fedprox"]
+
+
 @gpu
-@pytest.mark.parametrize("method", ["finetune", "fedcbdr", "fedcbdr+feat", "refed+feat", "fedcbdr+feat+calibrate"])
-@pytest.mark.parametrize("model", ["small-cnn", "resnet18"])
+@pytest.mark.parametrize(
+    ("method", "model"), [*((m, "small-cnn") for m in PLAIN + BINDING), *((m, "resnet18") for m in PLAIN)]
+)
 def test_full_precision_agrees_with_the_engine_in_process(tmp_path: Path, method: str, model: str) -> None:
     # Batches of 7 leave remainders of many sizes, of one sample too.
-    changes = {"model": {"name": model}, "train": {"batch": 7, "rounds": 2}, "scenario": {"tasks": 2}}
+    # At a small learning rate, since steps amplify what the engines round differently.
+    train = {"batch": 7, "rounds": 2, "lr": 0.02}
+    changes = {"model": {"name": model}, "train": train, "scenario": {"tasks": 2}}
     ours, result = run(tmp_path / "a", method, {"name": "cuda", "compile": False}, **changes)
     theirs, reference = run(tmp_path / "b", method, {"name": "inprocess"}, **changes)
     assert difference(ours, theirs) < 1e-4
+    assert ours.numbers == pytest.approx(theirs.numbers, rel=1e-3, abs=1e-6)
     assert abs(result["final_accuracy"] - reference["final_accuracy"]) <= 2
     assert result["traffic"] == reference["traffic"]
 
@@ -66,10 +77,54 @@ def test_the_same_run_twice_has_the_same_bytes(tmp_path: Path, engine: dict[str,
 
 @gpu
 @pytest.mark.parametrize("replicas", [2, 3])
-def test_the_number_of_replicas_changes_nothing(tmp_path: Path, replicas: int) -> None:
-    ours, _ = run(tmp_path / "a", "fedcbdr+feat", {"name": "cuda", "compile": False, "replicas": replicas})
-    theirs, _ = run(tmp_path / "b", "fedcbdr+feat", {"name": "cuda", "compile": False, "replicas": 1})
+@pytest.mark.parametrize("method", ["fedcbdr+feat", "replay+scaffold"])
+def test_the_number_of_replicas_changes_nothing(tmp_path: Path, method: str, replicas: int) -> None:
+    ours, _ = run(tmp_path / "a", method, {"name": "cuda", "compile": False, "replicas": replicas})
+    theirs, _ = run(tmp_path / "b", method, {"name": "cuda", "compile": False, "replicas": 1})
     assert torch.equal(ours.weights, theirs.weights)
+
+
+@gpu
+@pytest.mark.parametrize(("method", "captured"), [*((m, True) for m in BINDING), ("target", False)])
+def test_which_methods_are_captured_in_their_second_task(tmp_path: Path, method: str, captured: bool) -> None:
+    config = toy_config(method, engine={"device": "cuda", "name": "cuda", "compile": False}, scenario={"tasks": 2})
+    experiment = Experiment(config, toy_dataset())
+    experiment.run(RunFolder.create(tmp_path / "run", config, {}), Progress(), ())
+    assert isinstance(experiment.engine, CudaEngine)
+    assert bool(experiment.engine.replicas) is captured
+
+
+@gpu
+def test_priors_measured_while_training_agree(tmp_path: Path) -> None:
+    changes = {"feat": {"egc": {"prior_source": "online"}}, "scenario": {"tasks": 2}}
+    ours, _ = run(tmp_path / "a", "replay+feat", {"name": "cuda", "compile": False}, **changes)
+    theirs, _ = run(tmp_path / "b", "replay+feat", {"name": "inprocess"}, **changes)
+    assert ours.numbers == pytest.approx(theirs.numbers, rel=1e-3)
+
+
+@gpu
+def test_out_of_memory_means_fewer_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected, _ = run(tmp_path / "a", "fedcbdr+feat", {"name": "cuda", "compile": False})
+    begin, calls = Visit.begin, []
+
+    def scarce(self: Visit) -> None:
+        calls.append(self.client.id)
+        if len(self.replica.engine.replicas) > 1:
+            raise torch.cuda.OutOfMemoryError("out of memory")
+        begin(self)
+
+    monkeypatch.setattr(Visit, "begin", scarce)
+    with pytest.warns(UserWarning, match="going on with 1 replicas"):
+        ours, _ = run(tmp_path / "b", "fedcbdr+feat", {"name": "cuda", "compile": False})
+    assert torch.equal(ours.weights, expected.weights)
+
+
+@gpu
+def test_events_say_the_share_of_the_peak_and_the_plan(tmp_path: Path) -> None:
+    run(tmp_path / "run", "fedcbdr+feat", {"name": "cuda", "compile": False})
+    rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
+    assert all(0 < e["share_of_peak"] < 1 for e in rounds)
+    assert all(e["clients_at_once"] == 3 and e["bytes_per_client"] > 0 for e in rounds)
 
 
 @gpu

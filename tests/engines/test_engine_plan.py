@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfeat.engines.plan import MOST_REPLICAS, batch_sizes, interleave, plan_replicas
+from fedfeat.engines.plan import (
+    MOST_REPLICAS,
+    batch_sizes,
+    interleave,
+    longest_first,
+    plan_replicas,
+    stream_priority,
+)
 
 GIB = 2**30
 
@@ -44,3 +51,12 @@ def test_steps_are_launched_in_turn() -> None:
 @pytest.mark.parametrize("plans", [[], [[]], [[], []]])
 def test_nothing_to_launch(plans: list[list[int]]) -> None:
     assert interleave(plans) == []
+
+
+def test_the_longest_visit_comes_first_and_clients_without_samples_not_at_all() -> None:
+    assert longest_first([3, 0, 2, 1], {0: 5, 1: 9, 2: 0, 3: 9}) == [1, 3, 0]
+
+
+def test_the_first_replica_is_the_most_urgent() -> None:
+    assert [stream_priority(n, 0, -3) for n in range(6)] == [-3, -2, -1, 0, 0, 0]
+    assert [stream_priority(n, 0, 0) for n in range(3)] == [0, 0, 0]

@@ -60,7 +60,7 @@ def test_masked_features_hide_samples_and_keep_only_their_second_moments(paper):
 
 
 def test_scores_do_not_depend_on_the_rotation_of_features(paper, start, monkeypatch):
-    monkeypatch.setattr(leverage, "shared_rotation", lambda seed, task, dim: np.eye(dim))
+    monkeypatch.setattr(leverage, "shared_rotation", lambda seed, task, dim, device: torch.eye(dim).double())
     assert torch.allclose(run_protocol(start("fedcbdr")).scores, paper.scores, atol=1e-5)
 
 

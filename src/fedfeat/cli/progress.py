@@ -21,6 +21,7 @@ class RunProgress:
         self.bar: Progress | None = None
         self.last_line = 0.0
         self.rounds = self.tasks = 0
+        self.plan = ""
         self.folder = Path()
 
     def __call__(self, event: Event) -> None:
@@ -62,6 +63,9 @@ class RunProgress:
     def _round(self, event: Event) -> None:
         losses = " ".join(f"{k} {v:.3f}" for k, v in event["losses"].items() if k != "first_epoch")
         note = f"loss {losses}, {event['images_per_second']:,.0f} images/s"
+        if "share_of_peak" in event:
+            note += f" ({event['share_of_peak']:.0%} of the card's matrix peak)"
+            self._say_plan(event["clients_at_once"], event["bytes_per_client"])
         if self.bar is not None:
             done = (event["task"] - 1) * self.rounds + event["round"]
             description = f"task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}"
@@ -71,6 +75,14 @@ class RunProgress:
             self.console.print(
                 f"{self.label}task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}: {note}"
             )
+
+    def _say_plan(self, clients: int, bytes_each: int) -> None:
+        """Say how the card is shared, whenever that changed."""
+        each = f"{bytes_each / 2**30:.1f} GiB each"
+        plan = f"{clients} clients at once, {each}" if clients > 1 else "one client at a time"
+        if plan != self.plan:
+            self.plan = plan
+            self.console.print(f"{self.label}engine cuda: {plan}", style="dim")
 
     def _task(self, event: Event) -> None:
         line = f"{self.label}after task {event['task']}/{self.tasks}: accuracy {event['accuracy']:.2f} %"

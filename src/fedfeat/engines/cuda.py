@@ -3,29 +3,40 @@
 Images are gathered and augmented, the network is run forward and backward and SGD is applied inside one captured
 graph; a device-side cursor walks through the epoch's draws, so replaying needs nothing from the host. As many
 replicas of the model as pay train different clients at once. A batch smaller than the others is captured in its own
-size, so BatchNorm sees exactly the samples that the in-process engine shows it. Methods whose step refers to
-something that changes with the client (teachers, penalties) run the in-process way, on the device.
+size, so BatchNorm sees exactly the samples that the in-process engine shows it. What a method binds to a client's
+steps (teachers, anchors, control variates) is copied to where the captured step reads it; a method whose steps need
+the host (synthetic batches drawn as they come) runs the in-process way, on the device.
 """
 
 from __future__ import annotations
 
+import gc
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from fedfeat.config import Config
+from fedfeat.data.augment import EpochDraws
 from fedfeat.data.dataset import Dataset
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.engines.plan import interleave, plan_replicas
-from fedfeat.engines.replica import Forward, Replica, Transform, Visit
-from fedfeat.errors import ConfigError
-from fedfeat.federation.payload import SHARED, Payload
+from fedfeat.engines.peak import flops_per_image, matrix_peak
+from fedfeat.engines.plan import interleave, longest_first, plan_replicas, stream_priority
+from fedfeat.engines.replica import Forward, Replica, Transform
+from fedfeat.engines.visit import Visit
+from fedfeat.errors import ConfigError, FedfeatError
+from fedfeat.federation.client import Client
+from fedfeat.federation.outcome import Lost
+from fedfeat.federation.payload import SHARED, Payload, number_of
 from fedfeat.methods.method import Method
 from fedfeat.models import Network
 from fedfeat.scenario import Scenario
+
+MOST_URGENT = -3  # PyTorch keeps streams of four priorities
 
 
 class CudaEngine(InProcessEngine):
@@ -41,66 +52,118 @@ class CudaEngine(InProcessEngine):
         self.networks: list[Network] = []
         self.replicas: list[Replica] = []
         self.wanted: int | None = None
+        self.at_once = 1  # clients trained at once in the last round
+        self.bytes_each = 0  # what one replica was measured to need
+        self.images_per_second = 0.0  # of the last round, while clients trained
+        self.most_images_per_second = self._ceiling()
+        self.drawn: dict[tuple[int, int, int], EpochDraws] = {}  # by client, round and epoch: draws made ahead
+        self._captured: bool | None = None
         self._compiled: Forward | None = None
         self._transform: Transform | None = None
-
-    @property
-    def captured(self) -> bool:
-        """Whether the method's step is the same for every client and can be captured."""
-        method = self.method
-        return not (method.references or method.penalties or any(s.per_step for s in method.statistics))
 
     def begin_task(self, task: int, weights: Tensor | None = None) -> Tensor:
         """Grow the heads; steps of the task are captured when its first clients arrive."""
         self.replicas.clear()
+        gc.collect()  # captured steps give their memory back before this task's are planned
+        self._captured = None
+        self.drawn.clear()
         return super().begin_task(task, weights)
 
-    def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
+    def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
         """Train clients on replicas; every other op runs as it does in process."""
-        if op != "train" or not self.captured:
+        if op != "train":
             yield from super().ask(op, requests)
             return
-        self._make_replicas(len(requests))
-        for wave in _waves(sorted(requests), len(self.replicas)):
-            yield from self._train(wave, requests)
-
-    def _train(self, wave: tuple[int, ...], requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
-        visits: dict[int, Visit] = {}
-        for client_id, replica in zip(wave, self.replicas, strict=False):
-            client = replace(self.client(client_id), model=replica.model, encode=replica.encode)
-            request = {k: v for k, v in requests[client_id].items() if not k.startswith(SHARED)}
-            if len(client.local_set):
-                visits[client_id] = Visit(replica, client, request)
-        for visit in visits.values():
-            visit.begin()
-        queue = list(visits.values())
-        for number, step in interleave([v.sizes for v in queue]):
-            queue[number].replay(step)
-        for client_id in wave:
-            before = dict(self.states.get(client_id, {}))
-            reply: Payload = visits[client_id].finish() if client_id in visits else {"samples": 0}
-            if client_id in visits:
-                self._note_state(client_id, before, visits[client_id].client.state)
+        started, images = time.perf_counter(), 0.0
+        for client_id, reply in self._train(requests):
+            images += 0 if isinstance(reply, Lost) else number_of(reply, "samples") * self.config.train.local_epochs
             yield client_id, reply
+        self.images_per_second = images / (time.perf_counter() - started)
 
-    def _make_replicas(self, clients: int) -> None:
+    def client(self, client_id: int) -> Client:
+        """Put a client together; between rounds it borrows the first replica, whose passes are captured."""
+        client = super().client(client_id)
+        if not self.replicas:
+            return client
+        return replace(client, model=self.replicas[0].model, encode=self.replicas[0].encode)
+
+    def account(self) -> dict[str, Any]:
+        """Return how the last round was run: clients at once, memory planned for each, share of the card's peak."""
+        return {
+            "clients_at_once": self.at_once,
+            "bytes_per_client": self.bytes_each,
+            "share_of_peak": self.images_per_second / self.most_images_per_second,
+        }
+
+    def _train(self, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
+        if self.together.takes(requests):
+            self.at_once = min(len(requests), self.together.rows())
+            yield from super().ask("train", requests)
+            return
+        busy = {k: steps for k in sorted(requests) if (steps := len(self.client(k).local_set))}
+        if not busy or not self._can_capture(next(iter(busy)), requests, len(busy)):
+            self.at_once = 1
+            yield from super().ask("train", requests)
+            return
+        self.drawn = {where: draws for where, draws in self.drawn.items() if where[1] >= self.round}
+        waiting = sorted(requests)
+        while waiting:
+            wave = waiting[: len(self.replicas)]
+            before = {k: dict(self.states.get(k, {})) for k in wave}
+            try:
+                replies = self._train_wave(longest_first(wave, busy), requests)
+            except torch.cuda.OutOfMemoryError:
+                self.states |= {k: state for k, state in before.items() if k in self.states}
+                self._drop_replica()
+                continue
+            waiting = waiting[len(wave) :]
+            for client_id in wave:
+                yield client_id, replies.get(client_id, {"samples": 0})
+
+    def _train_wave(self, clients: list[int], requests: Mapping[int, Payload]) -> dict[int, Payload]:
+        """Train one client per replica at once, the longest visit on the stream of the highest priority."""
+        visits = [self._visit(r, k, requests[k]) for k, r in zip(clients, self.replicas, strict=False)]
+        before = [dict(visit.client.state) for visit in visits]
+        for visit in visits:
+            visit.begin()
+            visit.replay(0)  # something to do for the card while the next visit gets ready
+        for number, step in interleave([v.sizes for v in visits]):
+            if step:
+                visits[number].replay(step)
+        self.at_once = len(self.replicas)
+        for visit in visits:
+            visit.draw_ahead()
+        replies = {}
+        # The shortest first: what it measures after training runs while the others still train.
+        for visit, earlier in reversed(list(zip(visits, before, strict=True))):
+            replies[visit.client.id] = visit.finish()
+            self._note_state(visit.client.id, earlier, visit.client.state)
+        return replies
+
+    def _visit(self, replica: Replica, client_id: int, request: Payload) -> Visit:
+        client = replace(self.client(client_id), model=replica.model, encode=replica.encode, frozen=replica.frozen)
+        return Visit(replica, client, {k: v for k, v in request.items() if not k.startswith(SHARED)})
+
+    def _can_capture(self, client_id: int, requests: Mapping[int, Payload], clients: int) -> bool:
+        """Return whether this task's steps can be captured, and have replicas ready if so."""
+        if self._captured is None:
+            self._captured = self._visit(self._new_replica(), client_id, requests[client_id]).parts() is not None
+        if self._captured:
+            self._make_replicas(client_id, requests, clients)
+        return self._captured
+
+    def _make_replicas(self, client_id: int, requests: Mapping[int, Payload], clients: int) -> None:
         """Add replicas for this task, as many as were planned; the first one tells how much memory each needs."""
-        capacity = self._largest_local_set() * self.config.train.local_epochs
         while len(self.replicas) < (self.wanted or 1):
-            number = len(self.replicas)
-            if number == len(self.networks):
-                self.networks.append(_without_counters(self._new_network()))
-            network = self.networks[number]
-            for task in range(self.task + 1):
-                if network.head.num_classes < self.scenario.seen_classes(task):
-                    network.head.grow(self.scenario.seen_classes(task), task)
             before = torch.cuda.mem_get_info(self.device)[0]
             try:
-                replica = Replica(self, network, capacity)
-                replica.graph(self.config.train.batch)
+                replica = self._new_replica()
+                visit = self._visit(replica, client_id, requests[client_id])
+                visit.prepare()
+                replica.graph(self.config.train.batch, visit.kind)
             except torch.cuda.OutOfMemoryError:
                 if not self.replicas:
-                    raise
+                    raise FedfeatError(_too_small(self.config.train.batch)) from None
                 torch.cuda.empty_cache()
                 self.wanted = len(self.replicas)
                 warnings.warn(f"engine cuda: memory allows {self.wanted} replicas only", stacklevel=2)
@@ -108,7 +171,36 @@ class CudaEngine(InProcessEngine):
             self.replicas.append(replica)
             if self.wanted is None:
                 free = torch.cuda.mem_get_info(self.device)[0]
-                self.wanted = plan_replicas(self.config.engine.replicas, clients, free, before - free)
+                self.bytes_each = max(before - free, 1)
+                self.wanted = plan_replicas(self.config.engine.replicas, clients, free, self.bytes_each)
+
+    def _new_replica(self) -> Replica:
+        number = len(self.replicas)
+        if number == len(self.networks):
+            self.networks.append(_without_counters(self.new_network()))
+        network = self.networks[number]
+        for task in range(self.task + 1):
+            if network.head.num_classes < self.scenario.seen_classes(task):
+                network.head.grow(self.scenario.seen_classes(task), task)
+        train = self.config.train
+        capacity = max(self._largest_local_set() * train.local_epochs, train.batch)
+        least, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]
+        return Replica(self, network, capacity, stream_priority(number, least, max(greatest, MOST_URGENT)))
+
+    def _drop_replica(self) -> None:
+        """Go on with one replica less after memory ran out."""
+        if len(self.replicas) == 1:
+            raise FedfeatError(_too_small(self.config.train.batch)) from None
+        self.replicas.pop()
+        self.networks.pop()
+        self.wanted = len(self.replicas)
+        torch.cuda.empty_cache()
+        warnings.warn(f"engine cuda: memory ran out; going on with {self.wanted} replicas", stacklevel=2)
+
+    def _ceiling(self) -> float:
+        """Return the images per second that the card's matrix units alone would allow."""
+        peak = matrix_peak(self.device, self.config.engine.precision)
+        return peak / (3 * flops_per_image(self.network, self.dataset.image_shape, self.device))
 
     def _largest_local_set(self) -> int:
         largest = 0
@@ -148,8 +240,8 @@ class CudaEngine(InProcessEngine):
         return lambda parameters, images: compiled_run({**parameters, **buffers}, images)
 
 
-def _waves(clients: list[int], size: int) -> list[tuple[int, ...]]:
-    return [tuple(clients[i : i + size]) for i in range(0, len(clients), size)]
+def _too_small(batch: int) -> str:
+    return f"engine cuda: the card has no memory for one replica at train.batch = {batch}; lower train.batch"
 
 
 def _without_counters(network: Network) -> Network:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,10 +11,13 @@ from torch import Tensor
 from fedfeat.config import Config
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import Dataset
+from fedfeat.engines.frozen import FrozenNetworks
+from fedfeat.engines.together import Together
 from fedfeat.errors import ConfigError, FedfeatError
 from fedfeat.evaluate.counting import Tables, count
 from fedfeat.federation.client import EXEMPLARS, Client
 from fedfeat.federation.local import train
+from fedfeat.federation.outcome import DropOut, Lost
 from fedfeat.federation.payload import SHARED, Payload, State
 from fedfeat.methods.method import Known, Method, Op, Seen
 from fedfeat.models import FlatModel, Network, build_network
@@ -59,14 +63,17 @@ class InProcessEngine:
         )
         self.dataset = dataset
         self.class_names = tuple(dataset.class_names[c] for c in scenario.class_order)
-        self.network = self._new_network()
+        self.network = self.new_network()
         self.model = FlatModel(self.network)
         self.states: dict[int, State] = {}
         self.touched: set[int] = set()  # clients whose state changed since the last checkpoint
         self.shared: Mapping[str, Tensor] = {}
+        self.forgetful: set[int] = set()  # clients that lost their state: they need the shared tensors again
         self.ops: dict[str, Op] = {"train": train, **method.ops()}
-        self._frozen: dict[str, tuple[int, FlatModel]] = {}
+        self.together = Together(self)  # for many small clients
+        self._frozen = FrozenNetworks(self.new_network, scenario)
         self.task, self.round = -1, 0
+        self.secret: int | None = None  # of a client that owns its data, see Client.secret
 
     def begin_task(self, task: int, weights: Tensor | None = None) -> Tensor:
         """Grow the head to the task's classes and return the model's vector.
@@ -78,17 +85,26 @@ class InProcessEngine:
         for step in range(self.task + 1, task + 1):
             self.network.head.grow(self.scenario.seen_classes(step), step)
         self.task, self.round = task, 0
+        self._frozen.clear()
         self.model = FlatModel(self.network)
         return self.model.vector.clone()
 
-    def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
-        """Run an op on each client in the order of ids."""
+    def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
+        """Run an op on each client in the order of ids; an op that raises ``DropOut`` loses its client."""
+        if op == "train" and self.together.takes(requests):
+            yield from self.together.train(requests)
+            return
         for client_id in sorted(requests):
             client = self.client(client_id)
             request = {k: v for k, v in requests[client_id].items() if not k.startswith(SHARED)}
             before = dict(client.state)
             try:
                 reply = self.ops[op](client, request)
+            except DropOut as drop_out:
+                if client_id in self.states:
+                    self.states[client_id] = before
+                yield client_id, drop_out.lost
+                continue
             except FedfeatError:
                 raise
             except Exception as error:
@@ -121,21 +137,15 @@ class InProcessEngine:
             shared=self.shared,
             encode=None,
             frozen=self.frozen,
+            secret=self.secret,
         )
 
     def frozen(self, name: str, vector: Tensor, task: int) -> Network:
         """Return a network that holds a vector of some task, in evaluation mode; one is kept per name."""
-        kept_task, model = self._frozen.get(name, (-1, None))
-        if model is None or kept_task != task:
-            network = self._new_network().requires_grad_(False)
-            for step in range(task + 1):
-                network.head.grow(self.scenario.seen_classes(step), step)
-            model = FlatModel(network.requires_grad_(False))
-            self._frozen[name] = (task, model)
-        model.load(vector)
-        return model.network.eval()
+        return self._frozen(name, vector, task)
 
-    def _new_network(self) -> Network:
+    def new_network(self) -> Network:
+        """Return another copy of the initial model, on the device."""
         network = build_network(
             self.config.model,
             self.dataset.image_shape,
@@ -151,6 +161,15 @@ class InProcessEngine:
     def seen(self) -> Seen:
         """Where the stream of classes stands."""
         return Seen(self.task, self.scenario.old_classes(self.task), self.scenario.seen_classes(self.task))
+
+    def exemplars(self) -> int:
+        """Return how many exemplars all clients keep."""
+        held = (state.get(EXEMPLARS) for state in self.states.values())
+        return sum(len(e) for e in held if isinstance(e, Tensor))
+
+    def account(self) -> dict[str, Any]:
+        """Return what a round's event should say about the way its clients were run."""
+        return {}
 
     def restore(self, states: Mapping[int, State]) -> None:
         """Take up clients' states from a checkpoint."""

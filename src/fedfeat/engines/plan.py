@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 MOST_REPLICAS = 6  # more streams than this brought nothing on the cards measured
 
@@ -16,6 +16,19 @@ def plan_replicas(wanted: int, clients: int, free_bytes: int, bytes_each: int, *
     most = wanted or min(clients, MOST_REPLICAS)
     fit = int(free_bytes * (1 - reserve)) // max(bytes_each, 1)
     return max(1, min(most, clients, 1 + fit))
+
+
+def longest_first(clients: Sequence[int], samples: Mapping[int, int]) -> list[int]:
+    """Return the clients that have samples, those with most first; among equals the lower id."""
+    return sorted((k for k in clients if samples.get(k)), key=lambda k: (-samples[k], k))
+
+
+def stream_priority(number: int, least: int, greatest: int) -> int:
+    """Return the priority of a replica's stream: the first replica, which gets the longest visit, has the greatest.
+
+    In CUDA smaller numbers go first: ``greatest`` is at most ``least``.
+    """
+    return min(greatest + number, least)
 
 
 def batch_sizes(samples: int, batch: int, epochs: int) -> list[int]:

@@ -1,20 +1,18 @@
-"""One copy of the model on its own stream with its captured steps, and a client's visit to it."""
+"""One copy of the model on its own stream, with the steps captured on it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedfeat.data.augment import draw_epoch
-from fedfeat.draws import draw_at
-from fedfeat.engines.plan import batch_sizes
-from fedfeat.federation.client import Client
-from fedfeat.federation.local import learning_rate
-from fedfeat.federation.payload import Payload, tensor_of
-from fedfeat.methods.method import Seen, Step
+from fedfeat.engines.frozen import FrozenNetworks
+from fedfeat.methods.method import Buffers, Capturable, Seen, Step
 from fedfeat.models import FlatModel, Network
 
 if TYPE_CHECKING:
@@ -22,25 +20,55 @@ if TYPE_CHECKING:
 
 Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
 Transform = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-EVAL_BATCH = 256
+Kind = tuple[object, ...]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a visit adds to the plain step: looks, pushes and running statistics, with the tensors they use."""
+
+    looks: tuple[Capturable, ...]
+    pushes: tuple[tuple[str, Capturable], ...]
+    buffers: tuple[Buffers, ...]  # one per statistic of the method; empty for those that do not look at steps
+
+    @property
+    def kind(self) -> Kind:
+        """What visits must share to share a captured step: everything but the values of their tensors."""
+        bounds = (*self.looks, *(push for _, push in self.pushes))
+        shapes = tuple(tuple(t.shape) for t in self.tensors)
+        return len(self.looks), tuple(name for name, _ in self.pushes), tuple(b.kind for b in bounds), shapes
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Return every tensor in a fixed order."""
+        bounds = (*self.looks, *(push for _, push in self.pushes))
+        return [t for b in bounds for t in b.tensors] + [t for b in self.buffers for t in b.values()]
+
+    def copied(self) -> Parts:
+        """Return the same parts with tensors of their own, which stay where they are."""
+        return Parts(
+            tuple(_copied(look) for look in self.looks),
+            tuple((name, _copied(push)) for name, push in self.pushes),
+            tuple({name: t.clone() for name, t in b.items()} for b in self.buffers),
+        )
 
 
 class Replica:
     """One copy of the model on its own stream, with its captured steps and the buffers they read."""
 
-    def __init__(self, engine: CudaEngine, network: Network, capacity: int) -> None:
+    def __init__(self, engine: CudaEngine, network: Network, capacity: int, priority: int) -> None:
         self.engine = engine
         self.config = engine.config
         self.images = engine.train_images
-        self.stream = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream(engine.device, priority=priority)  # type: ignore[no-untyped-call]
         self.network = network
+        self.frozen = FrozenNetworks(engine.new_network, engine.scenario)
         self.seen: Seen = engine.seen
         self.terms = engine.method.active_terms(engine.task)
         self.model = FlatModel(network)
-        self.parameters = self.model.parameters
         self.velocity = torch.zeros_like(self.model.weights)
-        self.velocities = self.model.views(self.velocity)
-        device, epochs = engine.device, self.config.train.local_epochs
+        self.half, self.leaves = self._differentiated()
+        device = engine.device
         self.lr = torch.zeros((), device=device)
         self.cursor = torch.zeros((), dtype=torch.long, device=device)
         # Until a client's draws are loaded, point at a sample of the current task: capturing runs on it.
@@ -49,51 +77,100 @@ class Replica:
         self.crops = torch.zeros(capacity, 2, dtype=torch.long, device=device)
         self.flips = torch.zeros(capacity, dtype=torch.bool, device=device)
         self.brightness = torch.ones(capacity, device=device)
-        self.sums = torch.zeros(epochs, len(self.terms), device=device)
+        widest = len(self.terms) + len(engine.method.penalties)
+        self.sums = torch.zeros(self.config.train.local_epochs, widest, device=device)
         self.epoch = torch.zeros((), dtype=torch.long, device=device)
-        self.to_encode = torch.zeros(EVAL_BATCH, dtype=torch.long, device=device)
+        self.to_encode = torch.zeros(self.config.train.batch, dtype=torch.long, device=device)
         self.pool = torch.cuda.graph_pool_handle()
-        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.parts: dict[Kind, Parts] = {}
+        self.graphs: dict[tuple[int, Kind], torch.cuda.CUDAGraph] = {}
         self.encoder: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
-    def step(self, size: int, forward: Forward, transform: Transform) -> None:
+    def _differentiated(self) -> tuple[Tensor | None, list[Tensor]]:
+        """Return what gradients are taken of, in the order of the vector.
+
+        In bf16 the backbone's convolutions see a rounded copy of their weights, made once per step for all of them;
+        autocast would make it layer by layer, and turn each gradient back.
+        """
+        if self.network.autocast is None or self.engine.method.wants_levels:
+            return None, list(self.model.parameters)
+        half = self.model.weights.to(self.network.autocast)
+        names = list(self.model.layout)[: self.model.num_entries]
+        leaves: list[Tensor] = []
+        for name, parameter, view in zip(names, self.model.parameters, self.model.views(half), strict=True):
+            rounded = parameter.dim() == 4 and name.startswith("backbone.")
+            leaves.append(view.detach().requires_grad_() if rounded else parameter)
+        return half, leaves
+
+    def load(self, weights: Tensor) -> None:
+        """Take up a model and start its optimiser anew."""
+        self.model.load(weights)
+        self.velocity.zero_()
+        if self.half is not None:
+            self.half.copy_(self.model.weights)
+
+    def step(self, size: int, parts: Parts, forward: Forward, transform: Transform) -> None:
         """Train on the next ``size`` samples of the epoch; this is what gets captured."""
         rows = self.cursor + torch.arange(size, device=self.cursor.device)
         indices = self.order[rows]
         images = transform(indices, self.crops[rows], self.flips[rows], self.brightness[rows])
-        losses = self._losses(images, self.images.labels[indices], forward)
-        gradients = torch.autograd.grad(losses.sum(), self.parameters, allow_unused=True)
-        self._descend(gradients)
-        self.sums.index_add_(0, self.epoch.view(1), (losses.detach() * size)[None])
-        self.cursor += size
+        step = self._forward(images, self.images.labels[indices], parts, forward)
+        losses = torch.stack([term.weight * term.function(step) for term in self.terms])
+        self._gather(torch.autograd.grad(losses.sum(), self.leaves, allow_unused=True))
+        with torch.no_grad():
+            pulls = [push(self.model.weights, self.model.gradient).view(1) for _, push in parts.pushes]
+            self._descend()
+            values = torch.cat([losses.detach(), *pulls]) * size
+            self.sums[:, : len(values)].index_add_(0, self.epoch.view(1), values[None])
+            self.cursor += size
+            for statistic, buffers in zip(self.engine.method.statistics, parts.buffers, strict=True):
+                if statistic.per_step:
+                    statistic.update(self.network, step, buffers)
 
-    def _losses(self, images: Tensor, labels: Tensor, forward: Forward) -> Tensor:
-        network, method, seen = self.network, self.engine.method, self.seen
+    def _forward(self, images: Tensor, labels: Tensor, parts: Parts, forward: Forward) -> Step:
+        network, seen = self.network, self.seen
         levels: tuple[Tensor, ...] = ()
-        if method.wants_levels:
-            outputs, levels = network.with_levels(images)
-            features, logits = outputs
+        if self.engine.method.wants_levels:
+            (features, logits), levels = network.with_levels(images)
         else:
             with network.reduced_precision(images):
-                pooled = forward(dict(network.backbone.named_parameters()), images)
+                pooled = forward(self._backbone(), images)
             features = network.head.feature(pooled.float())
             logits = network.head(features)
+        references = {key: value for look in parts.looks for key, value in look(images).items()}
         frame = network.head.num_prototypes
-        step = Step(features, logits, labels, seen.num_old, seen.num_classes, frame, {}, levels, network)
-        return torch.stack([term.weight * term.function(step) for term in self.terms])
+        return Step(features, logits, labels, seen.num_old, seen.num_classes, frame, references, levels, network)
 
-    def _descend(self, gradients: Sequence[Tensor | None]) -> None:
+    def _backbone(self) -> dict[str, Tensor]:
+        names = list(self.model.layout)[: self.model.num_entries]
+        found = zip(names, self.leaves, strict=True)
+        return {name.removeprefix("backbone."): leaf for name, leaf in found if name.startswith("backbone.")}
+
+    def _gather(self, gradients: Sequence[Tensor | None]) -> None:
+        """Put gradients into the flat vector, in as few kernels as their memory layouts allow."""
+        together: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+        for view, gradient in zip(self.model.views(self.model.gradient), gradients, strict=True):
+            if gradient is None:  # the loss does not touch this parameter
+                view.zero_()
+            elif not _lies_like(gradient, view):
+                view.copy_(gradient)
+            else:
+                views, found = together.setdefault(gradient.dtype, ([], []))
+                views.append(view)
+                found.append(gradient.as_strided(view.shape, view.stride()))
+        for views, found in together.values():
+            torch._foreach_copy_(views, found)
+
+    def _descend(self) -> None:
         settings, clip = self.config.train, self.engine.method.grad_clip
-        # The kernel below walks through memory, so each gradient must lie as its parameter does.
-        aligned = [_lying_like(p, g) for p, g in zip(self.parameters, gradients, strict=True)]
+        weights, gradient = self.model.weights, self.model.gradient
         if clip is not None:
-            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(aligned)))
-            torch._foreach_mul_(aligned, (clip / (norm + 1e-6)).clamp(max=1.0))
+            gradient.mul_((clip / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0))
         # The kernel behind torch.optim.SGD(fused=True): one pass over weights, gradient and velocity.
         torch._fused_sgd_(
-            [p.detach() for p in self.parameters],
-            aligned,
-            self.velocities,
+            [weights],
+            [gradient],
+            [self.velocity],
             weight_decay=settings.weight_decay,
             momentum=settings.momentum,
             lr=self.lr,
@@ -102,20 +179,36 @@ class Replica:
             maximize=False,
             is_first_step=False,
         )
+        if self.half is not None:
+            self.half.copy_(weights)
 
-    def graph(self, size: int) -> torch.cuda.CUDAGraph:
-        """Return the captured step for a batch size, capturing it on first use."""
-        if size not in self.graphs:
+    def bind(self, parts: Parts) -> Kind:
+        """Copy a visit's tensors to where the captured steps of its kind read them."""
+        kind = parts.kind
+        if kind not in self.parts:
+            self.parts[kind] = parts.copied()
+        for ours, theirs in zip(self.parts[kind].tensors, parts.tensors, strict=True):
+            ours.copy_(theirs)
+        return kind
+
+    def graph(self, size: int, kind: Kind) -> torch.cuda.CUDAGraph:
+        """Return the captured step for a batch size, capturing it on first use; what it trains is put back."""
+        if (size, kind) not in self.graphs:
             # The full batch is compiled; a remainder of each size would pay for its compilation too seldom.
             compiled = size == self.config.train.batch
             forward = self.engine.forward_of(self.network, compiled=compiled)
             transform = self.engine.transform_of(compiled=compiled)
             self.network.train()
-            saved = self.model.vector.clone(), self.cursor.clone(), self.sums.clone(), self.velocity.clone()
-            self.graphs[size] = self._capture(lambda: self.step(size, forward, transform))
-            for buffer, value in zip((self.model.vector, self.cursor, self.sums, self.velocity), saved, strict=True):
-                buffer.copy_(value)
-        return self.graphs[size]
+            parts = self.parts[kind]
+            touched = [self.model.vector, self.velocity, self.sums, self.cursor, *parts.tensors]
+            touched += [] if self.half is None else [self.half]
+            with torch.cuda.stream(self.stream):
+                saved = [t.clone() for t in touched]
+                self.cursor.zero_()  # of whatever visit was here before
+                self.graphs[size, kind] = self._capture(lambda: self.step(size, parts, forward, transform))
+                for buffer, value in zip(touched, saved, strict=True):
+                    buffer.copy_(value)
+        return self.graphs[size, kind]
 
     def encode(self, indices: Tensor) -> Tensor:
         """Return features in evaluation mode; padding is exact there, so one captured size serves all."""
@@ -130,7 +223,7 @@ class Replica:
                 self.encoder = (self._capture(run), out[0])
         graph, features = self.encoder
         parts = []
-        for part in torch.split(indices, EVAL_BATCH):
+        for part in torch.split(indices, len(self.to_encode)):
             self.to_encode[: len(part)].copy_(part)
             graph.replay()
             parts.append(features[: len(part)].clone())
@@ -143,73 +236,37 @@ class Replica:
                 work()  # libraries choose their kernels and allocate their workspaces before capture
         self.stream.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+        with _without_gc(), torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             work()
         torch.cuda.synchronize()
         return graph
 
 
-class Visit:
-    """One client's local training on a replica: begun, replayed step by step, finished."""
-
-    def __init__(self, replica: Replica, client: Client, request: Payload) -> None:
-        self.replica, self.client, self.request = replica, client, request
-        train = client.config.train
-        self.samples = len(client.local_set)
-        self.sizes = batch_sizes(self.samples, train.batch, train.local_epochs)
-        self.steps_per_epoch = len(self.sizes) // train.local_epochs
-
-    def begin(self) -> None:
-        """Load the weights and the draws of all epochs."""
-        replica, client = self.replica, self.client
-        for size in sorted(set(self.sizes), reverse=True):
-            replica.graph(size)
-        replica.stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(replica.stream):
-            replica.model.load(tensor_of(self.request, "weights"))
-            replica.velocity.zero_()
-            replica.cursor.zero_()
-            replica.epoch.zero_()
-            replica.sums.zero_()
-            replica.lr.fill_(learning_rate(client.config.train, client.round))
-            for epoch in range(client.config.train.local_epochs):
-                self._load_draws(epoch)
-
-    def _load_draws(self, epoch: int) -> None:
-        replica, client = self.replica, self.client
-        rng = draw_at(client.config.seed, "batches", client.task, client.round, client.id, epoch)
-        draws = draw_epoch(rng, self.samples, client.images.augmentation)
-        part = slice(epoch * self.samples, (epoch + 1) * self.samples)
-        replica.order[part] = client.local_set[draws.order.to(client.device, non_blocking=True)]
-        replica.crops[part] = draws.crops.to(client.device, non_blocking=True)
-        replica.flips[part] = draws.flips.to(client.device, non_blocking=True)
-        replica.brightness[part] = draws.brightness.to(client.device, non_blocking=True)
-
-    def replay(self, step: int) -> None:
-        """Launch one step; the host does not wait for it."""
-        with torch.cuda.stream(self.replica.stream):
-            if step and step % self.steps_per_epoch == 0:
-                self.replica.epoch += 1
-            self.replica.graphs[self.sizes[step]].replay()
-
-    def finish(self) -> Payload:
-        """Return the reply; its vector is the replica's own, valid until the replica is used again."""
-        replica, client, method = self.replica, self.client, self.client.method
-        reply: Payload = {"weights": replica.model.vector, "samples": self.samples}
-        with torch.cuda.stream(replica.stream):
-            for statistic in method.statistics:
-                reply.update(statistic.finish(client, statistic.start(client, self.request)))
-            means = (replica.sums / self.samples).tolist()
-        torch.cuda.current_stream().wait_stream(replica.stream)
-        reply |= {f"loss.{term.name}": means[-1][column] for column, term in enumerate(replica.terms)}
-        reply["loss.first_epoch"] = sum(means[0])
-        return reply
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """Keep the garbage collector out: letting go of an older graph in the middle of a capture would end it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
-def _lying_like(parameter: Tensor, gradient: Tensor | None) -> Tensor:
-    """Return a gradient in its parameter's memory layout; zeros for a parameter that the loss does not touch."""
-    if gradient is None:
-        return torch.zeros_like(parameter)
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)
+def _lies_like(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors of one shape have one memory layout; a stride over a single entry says nothing."""
+    return all(x == y for size, x, y in zip(a.shape, a.stride(), b.stride(), strict=True) if size > 1)
+
+
+def _copied(bound: Capturable) -> Capturable:
+    return replace(bound, tensors=tuple(t.clone() for t in bound.tensors))
+
+
+def parts_of(looks: Sequence[object], pushes: Mapping[str, object], buffers: Sequence[Buffers]) -> Parts | None:
+    """Return a visit's parts, or None if one of them cannot be captured."""
+    bound_looks = tuple(look for look in looks if isinstance(look, Capturable))
+    bound_pushes = tuple((name, push) for name, push in pushes.items() if isinstance(push, Capturable))
+    if len(bound_looks) < len(looks) or len(bound_pushes) < len(pushes):
+        return None
+    return Parts(bound_looks, bound_pushes, tuple(buffers))

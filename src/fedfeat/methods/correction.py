@@ -51,8 +51,9 @@ class EnergyPrior:
             sums = torch.stack([(energies.head * old).sum(), (energies.tail * old).sum(), old.sum()])
             means = sums[:2] / sums[2].clamp(min=1)
             rate = self.settings.rho if self.settings.ema_convention == "eq9" else 1 - self.settings.rho
-            starting = (buffers["sums"][2] == 0) & torch.tensor(self.settings.ema_init == "first", device=old.device)
-            moved = torch.where(starting, means, (1 - rate) * buffers["average"] + rate * means)
+            moved = (1 - rate) * buffers["average"] + rate * means
+            if self.settings.ema_init == "first":
+                moved = torch.where(buffers["sums"][2] == 0, means, moved)
             buffers["average"].copy_(torch.where(sums[2] > 0, moved, buffers["average"]))
             buffers["sums"].add_(sums)
 

@@ -34,6 +34,7 @@ Departures:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -43,7 +44,7 @@ from torch import Tensor
 from fedfeat.federation.payload import Payload, number_of, tensor_of
 from fedfeat.methods.client_side import epoch_of
 from fedfeat.methods.losses import cross_entropy, new_class_cross_entropy
-from fedfeat.methods.method import LossTerm, Method, Op, Push
+from fedfeat.methods.method import Capturable, LossTerm, Method, Op, Push
 from fedfeat.methods.registry import base
 from fedfeat.models import FlatModel
 from fedfeat.settings import Settings
@@ -100,7 +101,7 @@ class Consolidation:
             return None
         fisher = client.model.widened(client.shared[FISHER], client.num_old)
         anchor = client.model.widened(client.shared["previous_model"], client.num_old)
-        return lambda weights, gradient: ewc_pull(weights, gradient, anchor, fisher, self.weight)
+        return Capturable(partial(ewc_pull, weight=self.weight), (anchor, fisher))
 
 
 class FisherMerge:

@@ -59,7 +59,7 @@ from torch.nn import functional as F
 from fedfeat.draws import draw_at
 from fedfeat.errors import ConfigError
 from fedfeat.federation.payload import Payload, tensor_of
-from fedfeat.methods.method import Buffers, Look, LossTerm, Method, Step, linear_head
+from fedfeat.methods.method import Buffers, Capturable, Look, LossTerm, Method, Step, linear_head
 from fedfeat.methods.registry import addon
 from fedfeat.models import Network
 from fedfeat.server_training.projected_head import HeadTraining, ProjectedHead, Prototypes, train_head
@@ -165,7 +165,7 @@ class TextReference:
     def start(self, client: Client, request: Payload) -> Look:
         """Return a look that does not depend on the images."""
         text = class_features(self.settings, client.class_names).features.to(client.device)
-        return lambda images: {TEXT: text}
+        return Capturable(lambda images, text: {TEXT: text}, (text,))
 
 
 class ClassStatistics:

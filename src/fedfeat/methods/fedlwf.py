@@ -31,7 +31,7 @@ from torch import Tensor
 from fedfeat.federation.payload import Payload
 from fedfeat.methods.distillation import soft_cross_entropy
 from fedfeat.methods.losses import new_class_cross_entropy
-from fedfeat.methods.method import Look, LossTerm, Method, Step
+from fedfeat.methods.method import Capturable, Look, LossTerm, Method, Step
 from fedfeat.methods.registry import base
 from fedfeat.settings import Settings
 
@@ -78,4 +78,4 @@ class PreviousModel:
         def look(images: Tensor) -> dict[str, Tensor]:
             return {TEACHER_LOGITS: teacher(images).logits}
 
-        return look
+        return Capturable(look)

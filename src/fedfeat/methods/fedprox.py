@@ -20,6 +20,7 @@ Departures:
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,7 +28,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedfeat.federation.payload import Payload, tensor_of
-from fedfeat.methods.method import Method, Push
+from fedfeat.methods.method import Capturable, Method, Push
 from fedfeat.methods.registry import addon
 from fedfeat.settings import Settings
 
@@ -60,7 +61,7 @@ class Proximity:
     def start(self, client: Client, request: Payload) -> Push:
         """Hold on to the weights that the round began with."""
         anchor = tensor_of(request, "weights")[: client.model.num_trainable].to(client.device)
-        return lambda weights, gradient: proximal_pull(weights, gradient, anchor, self.mu)
+        return Capturable(partial(proximal_pull, mu=self.mu), (anchor,))
 
 
 def proximal_pull(weights: Tensor, gradient: Tensor, anchor: Tensor, mu: float) -> Tensor:

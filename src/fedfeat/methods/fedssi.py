@@ -42,7 +42,7 @@ from torch import Tensor
 from fedfeat.federation.payload import Payload, tensor_of
 from fedfeat.methods.client_side import epoch_of, recall, remember
 from fedfeat.methods.losses import new_class_cross_entropy
-from fedfeat.methods.method import LossTerm, Method, Op, Push
+from fedfeat.methods.method import Capturable, LossTerm, Method, Op, Push
 from fedfeat.methods.registry import base
 from fedfeat.settings import Settings
 
@@ -100,16 +100,14 @@ class ImportancePull:
         kept = recall(client, IMPORTANCE)
         importance = torch.zeros_like(client.model.weights) if kept is None else kept
         anchor = client.model.widened(client.shared["previous_model"], client.num_old)
-        alpha, clip = self.settings.alpha, self.settings.clip
+        return Capturable(self._push, (anchor, importance))
 
-        def push(weights: Tensor, gradient: Tensor) -> Tensor:
-            value = importance_pull(weights, gradient, anchor, importance, alpha)
-            # What the data and this penalty ask for together; add-ons come after it and are not cut.
-            if clip != "none":
-                gradient.clamp_(-clip, clip)
-            return value
-
-        return push
+    def _push(self, weights: Tensor, gradient: Tensor, anchor: Tensor, importance: Tensor) -> Tensor:
+        value = importance_pull(weights, gradient, anchor, importance, self.settings.alpha)
+        # What the data and this penalty ask for together; add-ons come after it and are not cut.
+        if self.settings.clip != "none":
+            gradient.clamp_(-self.settings.clip, self.settings.clip)
+        return value
 
 
 class Surrogate:

@@ -58,7 +58,7 @@ from fedfeat.generation.replay import MAPPING, OUR_MAP, OURS, THEIR_MAP, THEIRS,
 from fedfeat.generation.studio import Generation, Studio
 from fedfeat.methods.distillation import soft_cross_entropy
 from fedfeat.methods.losses import new_class_cross_entropy
-from fedfeat.methods.method import LossTerm, Method, Step
+from fedfeat.methods.method import Capturable, LossTerm, Method, Step
 from fedfeat.methods.registry import base
 from fedfeat.settings import Settings
 from fedfeat.text import TextSettings, check_text, class_features, encoder_name, text_width
@@ -178,7 +178,7 @@ class Anchors:
     def start(self, client: Client, request: Payload) -> Look:
         """Put together what was delivered task by task."""
         anchors = torch.cat([client.shared[_of_task(task)] for task in range(client.task + 1)])
-        return lambda images: {ANCHORS: anchors}
+        return Capturable(lambda images, anchors: {ANCHORS: anchors}, (anchors,))
 
 
 def _of_task(task: int) -> str:

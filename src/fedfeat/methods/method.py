@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -25,6 +25,23 @@ Buffers = dict[str, Tensor]
 # Images of a batch -> what a step's loss terms refer to; ``client.batch`` has the batch's indices.
 Look = Callable[[Tensor], dict[str, Tensor]]
 Push = Callable[[Tensor, Tensor], Tensor]  # (weights, gradient to add to) -> value of the penalty
+
+
+@dataclass(frozen=True)
+class Capturable:
+    """A look or a push that an engine may capture: a function, and the tensors that one client's visit brings.
+
+    The function is the same for every visit of the same ``kind``, and whatever else it refers to (networks from
+    ``client.frozen``, settings) stays in place. So it is captured once, and each visit's tensors are copied in.
+    """
+
+    function: Callable[..., Any]
+    tensors: tuple[Tensor, ...] = ()
+    kind: tuple[int, ...] = ()  # what else may differ between visits, such as the number of frozen networks
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """Call the function with the step's inputs, then its tensors."""
+        return self.function(*inputs, *self.tensors)
 
 
 class Seen(NamedTuple):
@@ -67,7 +84,10 @@ class LossTerm:
 
 
 class Reference(Protocol):
-    """Something besides the batch that a step looks at: a frozen model, a synthetic batch."""
+    """Something besides the batch that a step looks at: a frozen model, a synthetic batch.
+
+    A look that is ``Capturable`` runs at full speed on engine cuda; any other callable works too, in eager mode.
+    """
 
     def start(self, client: Client, request: Payload) -> Look | None:
         """Return a function from a batch's images to tensors for ``Step.references``, or None if not needed now."""

@@ -40,7 +40,7 @@ from torch.nn import functional as F
 
 from fedfeat.errors import ConfigError
 from fedfeat.federation.payload import Payload, State, Value, number_of, tensor_of
-from fedfeat.methods.method import Buffers, Look, LossTerm, Method, Step, linear_head
+from fedfeat.methods.method import Buffers, Capturable, Look, LossTerm, Method, Step, linear_head
 from fedfeat.methods.registry import addon
 from fedfeat.models import LinearHead, Network
 from fedfeat.settings import Settings
@@ -128,7 +128,7 @@ class FrozenModels:
         def look(images: Tensor) -> dict[str, Tensor]:
             return {MOON: torch.stack([representation(n, n.features(images)) for n in networks])}
 
-        return look
+        return Capturable(look, kind=tuple(model.task for model in past))
 
 
 class KeepLocalModel:

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from fedfeat.federation.payload import Payload, tensor_of
 from fedfeat.methods.client_side import recall, remember
-from fedfeat.methods.method import Buffers, Method, Push, Step
+from fedfeat.methods.method import Buffers, Capturable, Method, Push, Step
 from fedfeat.methods.registry import NoSettings, addon
 from fedfeat.models import Network
 
@@ -66,7 +66,7 @@ class DriftCorrection:
         """Fix the correction of this visit."""
         correction = tensor_of(request, CONTROL).to(client.device) - own_control(client)
         start = tensor_of(request, "weights")[: client.model.num_trainable].to(client.device)
-        return lambda weights, gradient: corrected(weights, gradient, start, correction)
+        return Capturable(corrected, (start, correction))
 
 
 class OwnControl:

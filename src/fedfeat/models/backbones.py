@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, cast
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,7 +17,29 @@ def make_norm(kind: Norm, width: int) -> nn.Module:
 
 def pool(x: Tensor) -> Tensor:
     """Average over all places: [B, C, H, W] to [B, C]."""
-    return torch.flatten(F.adaptive_avg_pool2d(x, 1), 1)
+    return x.mean(dim=(2, 3))
+
+
+class Projection(nn.Conv2d):
+    """A 1x1 convolution that skips pixels by slicing: the strided form has no fast reproducible kernel on a GPU."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the projected map."""
+        rows, columns = self.stride
+        return F.conv2d(x[:, :, ::rows, ::columns], self.weight)
+
+
+def by_patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
+    """Return a convolution of few channels as one matrix product over its patches, channels last.
+
+    Matrix units take channels eight at a time; three would fall back to slower kernels for the same sums.
+    """
+    size, (step, _), around = conv.kernel_size[0], conv.stride, int(conv.padding[0])
+    windows = F.pad(x, (around,) * 4).unfold(2, size, step).unfold(3, size, step)
+    patches = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)
+    fill = (0, -patches.shape[-1] % 8)
+    product = F.linear(F.pad(patches, fill), F.pad(conv.weight.flatten(1), fill))
+    return product.permute(0, 3, 1, 2)
 
 
 class BasicBlock(nn.Module):
@@ -32,7 +53,7 @@ class BasicBlock(nn.Module):
         self.norm2 = make_norm(norm, width)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != width:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, width, 1, stride, bias=False), make_norm(norm, width))
+            self.shortcut = nn.Sequential(Projection(inputs, width, 1, stride, bias=False), make_norm(norm, width))
 
     def before_activation(self, x: Tensor) -> Tensor:
         """Return the block's output before its last ReLU."""
@@ -67,18 +88,9 @@ class ResNet18(nn.Module):
         return pool(self.stages(self.shrink(F.relu(self.first(x)))))
 
     def first(self, x: Tensor) -> Tensor:
-        """Return the stem's output; on a GPU its few input channels are filled up with zeros.
-
-        Matrix units take channels eight at a time; three would fall back to slower kernels for the same sums.
-        """
+        """Return the stem's output."""
         conv, norm = cast(tuple[nn.Conv2d, nn.Module], tuple(self.stem))
-        if not x.is_cuda or conv.in_channels % 8 == 0:
-            out: Tensor = norm(conv(x))
-            return out
-        fill = (0, 0, 0, 0, 0, -conv.in_channels % 8)
-        wide = F.pad(x, fill).contiguous(memory_format=torch.channels_last)
-        kernel = F.pad(conv.weight, fill).contiguous(memory_format=torch.channels_last)
-        out = norm(F.conv2d(wide, kernel, None, conv.stride, conv.padding))
+        out: Tensor = norm(by_patches(x, conv) if x.is_cuda and x.shape[1] % 8 else conv(x))
         return out
 
     def with_levels(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:

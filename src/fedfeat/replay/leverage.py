@@ -79,7 +79,10 @@ class LeverageChoice:
             return
         blocks = self._singular_blocks(masked)
         reports = boundary.exchange.gather("leverage", {k: {"vectors": block} for k, block in blocks.items()})
-        shares = self._allot(boundary, {k: len(f) for k, f in masked.items()}, reports)
+        if not reports:
+            return
+        # A client that dropped out after it sent its features keeps no scores, and has nothing to draw from.
+        shares = self._allot(boundary, {k: len(f) for k, f in masked.items() if k in reports}, reports)
         boundary.exchange.gather("keep_by_leverage", {k: {"quota": share} for k, share in shares.items()})
 
     def masked_features(self, client: Client, request: Payload) -> Payload:
@@ -88,18 +91,16 @@ class LeverageChoice:
             return {}
         client.model.load(tensor_of(request, "weights"))
         augment = "selection" if self.settings.mode == "repo" else None
-        features = torch.cat(list(client.features(client.samples, augment=augment))).double().cpu().numpy()
-        rotated = self._mask(client).apply(features) @ shared_rotation(
-            client.config.seed, client.task, features.shape[1]
-        )
-        return {"features": torch.from_numpy(rotated).float()}
+        features = torch.cat(list(client.features(client.samples, augment=augment))).double()
+        rotation = shared_rotation(client.config.seed, client.task, features.shape[1], client.device)
+        return {"features": (self._mask(client).apply(features) @ rotation).float()}
 
     def leverage(self, client: Client, request: Payload) -> Payload:
         """Client: undo the rotation, keep the scores, report their sum (and sums and counts by class if needed)."""
-        vectors = tensor_of(request, "vectors").double().numpy()
+        vectors = tensor_of(request, "vectors").to(client.device).double()
         if self.settings.mode != "repo":
             vectors = self._mask(client).undo(vectors)
-        scores = torch.from_numpy(np.square(vectors).sum(axis=1))
+        scores = vectors.square().sum(dim=1).cpu()
         client.state[SCORES] = scores
         if self.settings.mode != "class_quota":
             return {"mass": float(scores.sum())}
@@ -128,7 +129,9 @@ class LeverageChoice:
         return {}
 
     def _mask(self, client: Client) -> RowMask:
-        return row_mask(client.config.seed, client.task, client.id, len(client.samples), block=self.settings.mask_block)
+        where, rows = (client.task, client.id), len(client.samples)
+        seed = client.config.seed if client.secret is None else client.secret
+        return row_mask(seed, *where, rows, block=self.settings.mask_block, device=client.device)
 
     def _singular_blocks(self, masked: dict[int, Tensor]) -> dict[int, Tensor]:
         if self.settings.mode == "repo":
@@ -153,9 +156,10 @@ class LeverageChoice:
 
 def left_singular_vectors(features: Tensor, tolerance: float = 1e-6) -> Tensor:
     """Return the thin left singular vectors of non-negligible singular values, in float64."""
-    left: Tensor
-    left, values, _ = torch.linalg.svd(features.double(), full_matrices=False)
-    return left[:, values > tolerance * values.max().clamp(min=1e-300)]
+    basis, small = torch.linalg.qr(features.double())  # many rows, few columns: the rest is done on a small matrix
+    left, values, _ = torch.linalg.svd(small, full_matrices=False)
+    vectors: Tensor = basis @ left[:, values > tolerance * values.max().clamp(min=1e-300)]
+    return vectors
 
 
 def draw_by_score(scores: np.ndarray, count: int, rng: np.random.Generator, *, replacement: bool) -> np.ndarray:

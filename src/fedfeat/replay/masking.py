@@ -5,14 +5,18 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fedfeat.draws import draw_at
 
+CPU = torch.device("cpu")
 
-def random_orthogonal(size: int, rng: np.random.Generator) -> np.ndarray:
-    """Return a Haar-distributed orthogonal matrix."""
-    q, r = np.linalg.qr(rng.standard_normal((size, size)))
-    signed: np.ndarray = q * np.where(np.diag(r) < 0, -1.0, 1.0)
+
+def random_orthogonal(size: int, rng: np.random.Generator, device: torch.device = CPU) -> Tensor:
+    """Return a Haar-distributed orthogonal matrix in float64; its numbers are drawn on the CPU wherever it is made."""
+    q, r = torch.linalg.qr(torch.from_numpy(rng.standard_normal((size, size))).to(device))
+    signed: Tensor = q * torch.where(r.diagonal() < 0, -1.0, 1.0)
     return signed
 
 
@@ -23,30 +27,30 @@ class RowMask:
     of cubic and quadratic.
     """
 
-    def __init__(self, rows: int, rng: np.random.Generator, *, block: int = 1024) -> None:
-        self.order = rng.permutation(rows)
+    def __init__(self, rows: int, rng: np.random.Generator, *, block: int = 1024, device: torch.device = CPU) -> None:
+        self.order = torch.from_numpy(rng.permutation(rows)).to(device)
         edges = [*range(0, rows, block), rows]
-        self.blocks = [(a, b, random_orthogonal(b - a, rng)) for a, b in itertools.pairwise(edges) if b > a]
+        self.blocks = [(a, b, random_orthogonal(b - a, rng, device)) for a, b in itertools.pairwise(edges) if b > a]
 
-    def apply(self, matrix: np.ndarray) -> np.ndarray:
+    def apply(self, matrix: Tensor) -> Tensor:
         """Return ``P X``."""
         mixed = matrix[self.order]
         parts = [rotation @ mixed[a:b] for a, b, rotation in self.blocks]
-        return np.concatenate(parts) if parts else mixed
+        return torch.cat(parts) if parts else mixed
 
-    def undo(self, matrix: np.ndarray) -> np.ndarray:
+    def undo(self, matrix: Tensor) -> Tensor:
         """Return ``P^T X``: rows back in the order of the samples."""
-        out = np.empty_like(matrix)
+        out = torch.empty_like(matrix)
         for a, b, rotation in self.blocks:
             out[self.order[a:b]] = rotation.T @ matrix[a:b]
         return out
 
 
-def row_mask(seed: int, task: int, client: int, rows: int, *, block: int) -> RowMask:
+def row_mask(seed: int, task: int, client: int, rows: int, *, block: int, device: torch.device = CPU) -> RowMask:
     """Return the mask at a client's own address; nobody else draws there."""
-    return RowMask(rows, draw_at(seed, "row-mask", task, client), block=block)
+    return RowMask(rows, draw_at(seed, "row-mask", task, client), block=block, device=device)
 
 
-def shared_rotation(seed: int, task: int, dim: int) -> np.ndarray:
+def shared_rotation(seed: int, task: int, dim: int, device: torch.device = CPU) -> Tensor:
     """Return the rotation of features, ``Q``, that all clients share and the server does not know."""
-    return random_orthogonal(dim, draw_at(seed, "feature-mask", task))
+    return random_orthogonal(dim, draw_at(seed, "feature-mask", task), device)

@@ -1,0 +1,215 @@
+"""``fedfeat bench gpu``: the engines on one card, from a bare loop to a whole run, in one process and one table."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedfeat.bench.bare import BareLoop
+from fedfeat.config import Config, make_config
+from fedfeat.data.dataset import Dataset
+from fedfeat.engines.cuda import CudaEngine
+from fedfeat.engines.inprocess import InProcessEngine
+from fedfeat.errors import FedfeatError
+from fedfeat.evaluate.counting import count
+from fedfeat.experiment import Experiment
+from fedfeat.federation.payload import Payload
+from fedfeat.federation.runfolder import RunFolder, environment
+from fedfeat.federation.server import Progress
+from fedfeat.files import write_json
+
+FEAT_PARTS = ("replay", "replay+etf", "replay+etf+gsa", "replay+feat")
+IMAGES_PER_ROUND = 25_600
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One measurement: images trained per second, its ratio to the bare loop, and the warm-up that came before."""
+
+    name: str
+    images_per_second: float
+    warm_up_seconds: float = 0.0
+    note: str = ""
+
+
+class GpuBench:
+    """Measures on one data set; ``rows`` and ``costs`` fill as it goes."""
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        batch: int = 128,
+        precision: str = "bf16",
+        out: Path | None = None,
+        say: Say = print,
+    ) -> None:
+        if not torch.cuda.is_available():
+            raise FedfeatError("bench gpu: there is no NVIDIA GPU here; benchmarks/loop.py measures on a CPU")
+        self.dataset, self.batch, self.precision = dataset, batch, precision
+        self.out, self.say = out, say
+        # For rounds of clients of equal size: a number of images that ten clients share without a remainder.
+        chosen = np.random.default_rng(0).permutation(len(dataset.train_labels))[:IMAGES_PER_ROUND]
+        self.part = replace(
+            dataset, train_images=dataset.train_images[chosen], train_labels=dataset.train_labels[chosen]
+        )
+        self.rows: list[Row] = []
+        self.costs: dict[str, float] = {}
+
+    def run(self, *, rounds: int = 4, whole_rounds: int = 20) -> dict[str, Any]:
+        """Measure everything and return it with hardware and versions."""
+        self.bare()
+        self.engine("in process, 5 clients", {"name": "inprocess"}, clients=5, rounds=1)
+        for compiled in (False, True):
+            for clients in (1, 2, 5, 10):
+                name = f"cuda, {clients} client{'s' * (clients > 1)}, {'compiled' if compiled else 'not compiled'}"
+                settings = {"name": "cuda", "replicas": clients, "compile": compiled}
+                self.engine(name, settings, clients=clients, rounds=rounds)
+        self.whole(whole_rounds)
+        self.parts(rounds)
+        self._keep()
+        return self.record()
+
+    def bare(self) -> None:
+        """Measure the baseline."""
+        engine = Experiment(self.config("finetune", {"name": "inprocess"}, clients=1), self.dataset).engine
+        loop = BareLoop(engine.train_images, self.dataset.num_classes, batch=self.batch, bf16=self.precision == "bf16")
+        self._note(Row("bare eager loop, one ResNet-18", loop.images_per_second(steps=200)))
+
+    def engine(self, name: str, engine: dict[str, Any], *, clients: int, rounds: int) -> None:
+        """Measure rounds of local training with clients of equal size, after a first round that warms up."""
+        config = self.config("finetune", engine, clients=clients)
+        runner = Experiment(config, self.part).engine
+        weights = runner.begin_task(0)
+        seconds = [_one_round(runner, weights, number, clients) for number in range(1 + rounds)]
+        trained = config.train.local_epochs * len(self.part.train_labels)
+        typical = statistics.median(seconds[1:])
+        note = f"{len(runner.replicas)} replicas" if isinstance(runner, CudaEngine) else ""
+        self._note(Row(name, trained / typical, seconds[0] - typical, note))
+
+    def whole(self, rounds: int) -> None:
+        """Measure a run of FEAT_F over two tasks: augmentation, GSA, priors, averaging, selection, evaluation."""
+        experiment = Experiment(self._whole_config("fedcbdr+feat", rounds), self.dataset)
+        events, seconds = _run(experiment)
+        rounds_seconds = [[e["seconds"] for e in events if e["event"] == "round" and e["task"] == t] for t in (1, 2)]
+        warm_up = sum(r[0] - statistics.median(r[1:]) for r in rounds_seconds)
+        trained = sum(e["samples"] * 2 for e in events if e["event"] == "round")
+        self._note(Row("whole run of FEAT_F, 5 skewed clients", trained / (seconds - warm_up), warm_up))
+        steady = max(r.images_per_second for r in self.rows if r.name.startswith("cuda, 5 clients"))
+        self.costs["whole run over steady state"] = self.rows[-1].images_per_second / steady
+
+    def parts(self, rounds: int) -> None:
+        """Measure what ETF, GSA and priors add to a round, and what EGC adds to an evaluation."""
+        typical = {}
+        for method in FEAT_PARTS:
+            experiment = Experiment(self._whole_config(method, rounds), self.dataset)
+            events, _ = _run(experiment)
+            second = [e["seconds"] for e in events if e["event"] == "round" and e["task"] == 2]
+            typical[method] = statistics.median(second[1:])
+        for before, after in pairwise(FEAT_PARTS):
+            part = {"replay+etf": "ETF", "replay+etf+gsa": "GSA", "replay+feat": "priors"}[after]
+            self.costs[f"{part}: share of a round"] = typical[after] / typical[before] - 1
+        self.costs["ETF, GSA and priors together: share of a round"] = typical[FEAT_PARTS[-1]] / typical["replay"] - 1
+        self.costs["EGC: share of an evaluation"] = _cost_of_egc(experiment.engine)
+
+    def config(self, method: str, engine: dict[str, Any], **scenario: Any) -> Config:
+        """Return one task over all images, dealt evenly."""
+        return make_config(
+            {
+                "method": method,
+                "data": {"name": "cifar10"},
+                "scenario": {"tasks": 1, "partition": "iid", **scenario},
+                "model": {"name": "resnet18"},
+                "train": {"batch": self.batch},
+                "engine": {"device": "cuda", "precision": self.precision, **engine},
+                "run": {"checkpoint_seconds": 1e9},
+            }
+        )
+
+    def _whole_config(self, method: str, rounds: int) -> Config:
+        scenario = {"tasks": 2, "clients": 5, "partition": "dirichlet", "beta": 0.5, "budget": 300}
+        table = self.config(method, {"name": "cuda"}, **scenario).to_table()
+        return make_config({**table, "train": {**table["train"], "rounds": rounds}})
+
+    def record(self) -> dict[str, Any]:
+        """Return what was measured, with hardware and versions."""
+        bare = self.rows[0].images_per_second
+        return {
+            "environment": {**environment(), "machine": platform.machine()},
+            "images": self.dataset.name,
+            "batch": self.batch,
+            "precision": self.precision,
+            "rows": [{**row.__dict__, "ratio_to_bare": row.images_per_second / bare} for row in self.rows],
+            "costs": self.costs,
+        }
+
+    def _keep(self) -> None:
+        """Write what there is so far, so that nothing measured is lost."""
+        if self.out is not None:
+            write_json(self.out, self.record())
+
+    def _note(self, row: Row) -> None:
+        self.rows.append(row)
+        self._keep()
+        self.say(f"{row.name}: {row.images_per_second:,.0f} images/s")
+        torch.cuda.empty_cache()
+
+
+def table(record: dict[str, Any]) -> str:
+    """Return a record as text."""
+    lines = [f"{'':44s} {'images/s':>10s} {'to bare':>8s} {'warm-up':>9s}"]
+    lines += [
+        f"{row['name']:44s} {row['images_per_second']:10,.0f} {row['ratio_to_bare']:7.2f}x "
+        f"{row['warm_up_seconds']:7.1f} s"
+        for row in record["rows"]
+    ]
+    lines += [f"{name:56s} {value:7.1%}" for name, value in record["costs"].items()]
+    env = record["environment"]
+    return "\n".join([*lines, f"{env['gpu']}, torch {env['torch']}, {record['precision']}, batch {record['batch']}"])
+
+
+def _one_round(engine: InProcessEngine, weights: torch.Tensor, number: int, clients: int) -> float:
+    engine.round = number
+    requests: dict[int, Payload] = {k: {"weights": weights} for k in range(clients)}
+    torch.cuda.synchronize()
+    started = time.perf_counter()
+    for _ in engine.ask("train", requests):
+        pass
+    torch.cuda.synchronize()
+    return time.perf_counter() - started
+
+
+def _run(experiment: Experiment) -> tuple[list[dict[str, Any]], float]:
+    events: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunFolder.create(Path(folder) / "run", experiment.config, {})
+        started = time.perf_counter()
+        experiment.run(run, Progress(), (events.append,))
+        return events, time.perf_counter() - started
+
+
+def _cost_of_egc(engine: InProcessEngine, repeats: int = 9) -> float:
+    """Return the extra time of evaluating with the correction, over evaluating without it."""
+    plain = replace(engine.method, predict=None, variants={})
+    known = Progress(numbers={"prior_head": 0.01, "prior_tail": 0.02}).known
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(2 * repeats + 2):
+        corrected = bool(number % 2)
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        count(engine.network, engine.test_images, engine.seen, engine.method if corrected else plain, known)
+        torch.cuda.synchronize()
+        if number >= 2:
+            seconds[corrected].append(time.perf_counter() - started)
+    return statistics.median(seconds[True]) / statistics.median(seconds[False]) - 1

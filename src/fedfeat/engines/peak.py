@@ -1,0 +1,40 @@
+"""What the card could do at best: its measured matrix throughput over the operations of one image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedfeat.models import Network
+
+SIDE = 8192
+REPEATS = 5
+
+
+def matrix_peak(device: torch.device, precision: str) -> float:
+    """Return the operations per second of a large matrix product in the given precision, measured."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    left, right = torch.randn(2, SIDE, SIDE, device=device, dtype=dtype)
+    out = left @ right
+    started, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    started.record()
+    for _ in range(REPEATS):
+        torch.mm(left, right, out=out)
+    ended.record()
+    torch.cuda.synchronize(device)
+    seconds: float = started.elapsed_time(ended) / 1e3 / REPEATS
+    return 2 * SIDE**3 / seconds
+
+
+@torch.no_grad()
+def flops_per_image(network: Network, image_shape: Sequence[int], device: torch.device) -> float:
+    """Return the operations of one forward pass of the backbone on one image; training takes three times that."""
+    height, width, channels = image_shape
+    was_training = network.training
+    network.eval()
+    with FlopCounterMode(display=False) as counter:
+        network.backbone(torch.zeros(1, channels, height, width, device=device))
+    network.train(was_training)
+    return float(counter.get_total_flops())
