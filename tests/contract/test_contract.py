@@ -14,6 +14,7 @@ import torch
 from fedfeat.data.augment import DeviceImages
 from fedfeat.experiment import Experiment, Result, resume, start
 from fedfeat.federation.client import EXEMPLARS, Client
+from fedfeat.federation.outcome import Lost
 from fedfeat.federation.payload import Payload, value_bytes
 from fedfeat.federation.runfolder import RunFolder
 from fedfeat.federation.server import Progress
@@ -211,6 +212,34 @@ def test_odd_clients(method: str, tmp_path: Path) -> None:
     assert torch.isfinite(weights[0].weights).all()
     for event in RunFolder.open(tmp_path / "run").events():
         assert all(np.isfinite(v) for v in event.get("losses", {}).values())
+
+
+def test_a_client_that_drops_out_is_left_out(method: str, tmp_path: Path) -> None:
+    """Client 0 is missing in every first round, client 1 fails in every later one and at every task's end."""
+    experiment = Experiment(toy_config(method), toy_dataset())
+    engine = experiment.engine
+    ask = engine.ask
+
+    def unreliable(op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
+        lost = {0: Lost("missing", "asleep")} if (op, engine.round) == ("train", 0) else {1: Lost("failed", "broken")}
+        yield from ((k, v) for k, v in lost.items() if k in requests)
+        yield from ask(op, {k: v for k, v in requests.items() if k not in lost})
+
+    engine.ask = unreliable  # type: ignore[method-assign]
+    result = experiment.run(RunFolder.create(tmp_path / "run", experiment.config, {}), Progress(), ())
+    loaded = RunFolder.open(tmp_path / "run").checkpoints.load()
+    assert loaded is not None
+    assert torch.isfinite(loaded[0].weights).all()
+    rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
+    assert [(e["clients"], e["replied"]) for e in rounds] == [(3, 2)] * 6
+    assert [e["missing"] for e in rounds] == [{"0": "asleep"}, {}] * 3
+    assert [e["failed"] for e in rounds] == [{}, {"1": "broken"}] * 3
+    fewer = result["rounds_with_fewer_clients"]
+    assert [(f["task"], f["round"]) for f in fewer if f["op"] == "train"] == [(t, r) for t in (1, 2, 3) for r in (1, 2)]
+    assert all(f["failed"] == {"1": "broken"} for f in fewer if f["op"] != "train")
+    if experiment.method.replay is not None:
+        assert EXEMPLARS not in engine.states.get(1, {}), "a client that dropped out kept something"
+        assert engine.exemplars() > 0
 
 
 def test_a_round_in_which_nobody_has_data_changes_nothing(method: str, tmp_path: Path) -> None:

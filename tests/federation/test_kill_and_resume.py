@@ -15,8 +15,10 @@ import pytest
 import tomli_w
 
 from fedfeat.data import DataSettings, load_dataset
+from fedfeat.experiment import Experiment, resume, start
 from fedfeat.federation.runfolder import RunFolder
-from toy import toy_table, untimed, write_toy
+from fedfeat.federation.server import Progress
+from toy import toy_config, toy_table, untimed, write_toy
 
 
 def fedfeat(*arguments: str | Path) -> list[str]:
@@ -58,6 +60,27 @@ def test_kill_minus_nine_at_several_moments(config: Path, tmp_path: Path) -> Non
     assert weights(whole) == weights(cut)
     events = [[untimed(e) for e in RunFolder.open(folder).events()] for folder in (whole, cut)]
     assert events[0] == events[1]
+
+
+def test_a_selection_that_draws_by_round_is_the_same_after_a_resume(tmp_path: Path) -> None:
+    """Stopped between the last round of a task and the choice of exemplars, which augments images in mode repo."""
+    write_toy(tmp_path / "toy.npz")
+    changes = {"fedcbdr": {"mode": "repo"}, "data": {"path": str(tmp_path / "toy.npz"), "augment": "crop-flip"}}
+    config = toy_config("fedcbdr", **changes)
+
+    start(config, tmp_path / "whole")
+    experiment = Experiment(config)
+    folder = RunFolder.create(tmp_path / "cut", config, {})
+
+    def stop(boundary: object) -> None:
+        raise InterruptedError
+
+    assert experiment.method.replay is not None
+    experiment.method.replay.at_boundary = stop  # type: ignore[method-assign]
+    with pytest.raises(InterruptedError):
+        experiment.run(folder, Progress(), ())
+    resume(tmp_path / "cut")
+    assert weights(tmp_path / "whole") == weights(tmp_path / "cut")
 
 
 def _lines(path: Path) -> int:

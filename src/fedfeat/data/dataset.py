@@ -38,6 +38,7 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augmentation: Augmentation = NO_AUGMENTATION
+    private: bool = False  # one owner's images: there may be none, and nothing of them is told, not even a hash
 
     def __post_init__(self) -> None:
         self.validate()
@@ -56,8 +57,12 @@ class Dataset:
     def validate(self) -> None:
         """Raise DataError, in one sentence, for anything a run could not work with."""
         check_classes(self.name, self.class_names)
-        check_split(f"{self.name}, training set", self.train_images, self.train_labels, self.num_classes)
-        check_split(f"{self.name}, test set", self.test_images, self.test_labels, self.num_classes)
+        for split, images, labels in (
+            ("training", self.train_images, self.train_labels),
+            ("test", self.test_images, self.test_labels),
+        ):
+            if len(images) or not self.private:
+                check_split(f"{self.name}, {split} set", images, labels, self.num_classes)
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise DataError(
                 f"{self.name}: training images are {self.train_images.shape[1:]} and test images "
@@ -105,7 +110,10 @@ def subset(dataset: Dataset, classes: Sequence[int]) -> Dataset:
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """Return the sha256 of shapes, labels, images and class names; the order of samples counts."""
+    """Return the sha256 of shapes, labels, images and class names; the order of samples counts.
+
+    Of private images only what all owners agree on goes in: their shape and the class names.
+    """
     digest = hashlib.sha256()
     for name in dataset.class_names:
         digest.update(name.encode() + b"\0")
@@ -114,6 +122,8 @@ def fingerprint(dataset: Dataset) -> str:
         (dataset.test_images, dataset.test_labels),
     )
     for images, labels in splits:
+        if dataset.private:
+            images, labels = images[:0], labels[:0]
         digest.update(repr(tuple(int(n) for n in images.shape)).encode())
         digest.update(labels.astype("<i8").tobytes())
         for start in range(0, len(images), 1024):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedfeat.data.images import ImageFile, decode_splits
+from fedfeat.data.images import Encoded, ImageFile, decode_splits
 from fedfeat.data.source import Decoded, every_nth_to_test
 from fedfeat.errors import DataError
 
@@ -32,6 +32,11 @@ class FolderSource:
     def files(self) -> tuple[Path, ...]:
         """Every image; moving one to another class or split changes its path."""
         return tuple(path for _, path in (*self.train, *self.test))
+
+    def encoded(self) -> tuple[list[Encoded], list[Encoded]]:
+        """Return every image of both splits before decoding, with its label."""
+        train, test = ([(label, (str(path), path.read_bytes)) for label, path in r] for r in (self.train, self.test))
+        return train, test
 
     def decode(self, keep: Sequence[int]) -> Decoded:
         """Decode the images of the kept classes only."""

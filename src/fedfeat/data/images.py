@@ -15,6 +15,7 @@ from fedfeat.errors import DataError, MissingExtra
 
 ImageFile = tuple[str, Callable[[], bytes]]
 """A name for messages, and a function that reads the encoded bytes."""
+Encoded = tuple[int, ImageFile]  # with its label
 
 GREY_MODES = ("L", "1", "LA")
 DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")

@@ -12,7 +12,7 @@ from fedfeat.data.catalogue import Known, find_known
 from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation, Dataset
 from fedfeat.data.digits import DigitsSource
 from fedfeat.data.locate import search_places
-from fedfeat.data.settings import DataSettings
+from fedfeat.data.settings import OWNED, DataSettings
 from fedfeat.data.source import Source
 from fedfeat.errors import DataError
 
@@ -21,6 +21,11 @@ WNID = re.compile(r"n\d{8}")
 
 def load_dataset(settings: DataSettings, *, seed: int = 0) -> Dataset:
     """Load a data set; ``seed`` decides which classes are kept when only some are."""
+    if settings.name == OWNED:
+        raise DataError(
+            "data.name: with 'owned' every client brings its own images; run this with 'fedfeat server' and "
+            "'fedfeat client --data', or on one machine with 'fedfeat federate'"
+        )
     known = find_known(settings.name)
     source = open_source(known, settings.location())
     names = source.class_names

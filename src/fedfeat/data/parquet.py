@@ -13,7 +13,7 @@ import numpy as np
 
 from fedfeat.data.checks import Labels, check_labels
 from fedfeat.data.dataset import relabel
-from fedfeat.data.images import ImageFile, decode_splits
+from fedfeat.data.images import Encoded, ImageFile, decode_splits
 from fedfeat.data.source import Decoded
 from fedfeat.errors import DataError, MissingExtra
 
@@ -45,6 +45,13 @@ class ParquetSource:
         """All shards."""
         return (*self.train, *self.test)
 
+    def encoded(self) -> tuple[list[Encoded], list[Encoded]]:
+        """Return every image of both splits before decoding, with its label."""
+        total = len(self.class_names)
+        splits = (_read_split(shards, range(total), total) for shards in (self.train, self.test))
+        train, test = (list(zip(labels.tolist(), files, strict=True)) for files, labels in splits)
+        return train, test
+
     def decode(self, keep: Sequence[int]) -> Decoded:
         """Decode the rows whose label is kept, in the order of the shards."""
         train_files, train_labels = _read_split(self.train, keep, len(self.class_names))
@@ -64,6 +71,13 @@ def open_parquet(path: Path, default_names: tuple[str, ...] = ()) -> ParquetSour
         raise DataError(f"{folder}: there is train-*.parquet but neither test- nor validation-*.parquet; add it")
     train = _shards(folder, "train")
     return ParquetSource(train, test, _class_names(train[0]) or default_names or _counted((*train, *test)))
+
+
+def open_parquet_file(path: Path) -> ParquetSource | None:
+    """Open one file that holds everything as training rows; None if it is not a parquet file."""
+    if path.suffix != ".parquet" or not path.is_file():
+        return None
+    return ParquetSource((path,), (), _class_names(path) or _counted([path]))
 
 
 def _shards(folder: Path, split: str) -> tuple[Path, ...]:
@@ -135,7 +149,7 @@ def _read_split(shards: Sequence[Path], keep: Sequence[int], total: int) -> tupl
         labels.append(new)
         values = images.take(rows).to_pylist()
         files += [_image(path, int(row), value) for row, value in zip(rows, values, strict=True)]
-    return files, np.concatenate(labels)
+    return files, np.concatenate([np.empty(0, dtype=np.int64), *labels])
 
 
 def _image(path: Path, row: int, value: Any) -> ImageFile:

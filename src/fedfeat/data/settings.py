@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedfeat.settings import Settings
+
+OWNED = "owned"  # the name of data that clients hold themselves
 
 
 class DataSettings(Settings):
@@ -16,7 +18,8 @@ class DataSettings(Settings):
 
     name: str = Field(
         default="digits",
-        description="digits, cifar10, cifar100, tiny-imagenet, or parquet, npz, folder for your own images",
+        description="digits, cifar10, cifar100, tiny-imagenet, or parquet, npz, folder for your own images, or owned "
+        "for images that every client of a federation holds itself",
     )
     path: str | None = Field(
         default=None,
@@ -32,6 +35,44 @@ class DataSettings(Settings):
         default="auto",
         description="auto: what is usual for the data set (nothing for your own); none; or crop-flip",
     )
+
+    image_shape: tuple[int, int, int] | None = Field(
+        default=None, description="owned: height, width and channels that every client brings its images to"
+    )
+    mean: tuple[float, ...] | None = Field(
+        default=None, description="owned: mean of each channel on the scale 0 to 1; unset: 0.5"
+    )
+    std: tuple[float, ...] | None = Field(
+        default=None, description="owned: standard deviation of each channel; unset: 0.25"
+    )
+    test_share: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="owned: share of each class that a client holds back as its own test part; unset: 0.2",
+    )
+
+    @model_validator(mode="after")
+    def _owned_is_stated(self) -> Self:
+        stated = [k for k in ("image_shape", "mean", "std", "test_share") if getattr(self, k) is not None]
+        if self.name != OWNED and stated:
+            raise ValueError(f"{', '.join(stated)}: only for name = 'owned'; other data sets bring their own")
+        if self.name != OWNED:
+            return self
+        if self.image_shape is None:
+            raise ValueError("owned: state the images' height, width and channels, such as image_shape = [32, 32, 3]")
+        if self.subset_classes is not None:
+            raise ValueError("owned: subset_classes has no meaning here; scenario.task_names lists the classes")
+        height, width, channels = self.image_shape
+        if min(height, width) < 1 or channels not in (1, 3):
+            raise ValueError(f"image_shape: expected height, width and 1 or 3 channels, got {list(self.image_shape)}")
+        for key in ("mean", "std"):
+            values = getattr(self, key)
+            if values is not None and len(values) != channels:
+                raise ValueError(f"{key}: expected {channels} numbers, one per channel, got {len(values)}")
+        if self.std is not None and min(self.std) <= 0:
+            raise ValueError(f"std: every number must be above 0, got {list(self.std)}")
+        return self
 
     def location(self) -> Path | None:
         """Return ``path`` with ``~`` and environment variables expanded, or None when it is unset."""

@@ -10,6 +10,7 @@ have addresses, so no generator state is saved, and where checkpoints fall does 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -64,6 +65,7 @@ class CheckpointFolder:
             "best_loss": None if progress.best_weights is None else progress.best_loss,
             "images_trained": progress.images_trained,
             "seconds": progress.seconds,
+            "shortfalls": progress.shortfalls,
             "files": {
                 server: sha256(self.folder / server),
                 **{f"clients/{name}": digest for name, (_, digest) in sorted(self.shards.items())},
@@ -90,14 +92,27 @@ class CheckpointFolder:
             raise CheckpointError(f"{self.folder}: every checkpoint is damaged; start the run anew in another folder")
         return None
 
-    def _read(self, folder: Path) -> tuple[Progress, dict[int, State], dict[str, Any]]:
-        manifest = json.loads((folder / "manifest.json").read_text())
+    def peek(self) -> tuple[Progress, dict[str, Any]] | None:
+        """Return the server's side of the newest whole checkpoint; nothing is changed, so a run may be going on."""
+        for folder in sorted(self._all(), reverse=True):
+            with contextlib.suppress(OSError, ValueError, KeyError, SafetensorError):
+                manifest = self._manifest(folder, only=f"{folder.name}/")
+                return _read_progress(folder / "server.safetensors", manifest), manifest
+        return None
+
+    def _manifest(self, folder: Path, only: str = "") -> dict[str, Any]:
+        """Return a manifest whose checksum, and those of the files that begin with ``only``, are right."""
+        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
         checksum = manifest.pop("checksum")
         if checksum != _digest(manifest):
             raise ValueError("the checksum of manifest.json does not match")
         for name, expected in manifest["files"].items():
-            if sha256(self.folder / name) != expected:
+            if name.startswith(only) and sha256(self.folder / name) != expected:
                 raise ValueError(f"the checksum of {name} does not match")
+        return manifest
+
+    def _read(self, folder: Path) -> tuple[Progress, dict[int, State], dict[str, Any]]:
+        manifest = self._manifest(folder)
         states: dict[int, State] = {}
         for name in manifest["files"]:
             if name.startswith("clients/"):
@@ -183,6 +198,7 @@ def _read_progress(path: Path, manifest: Mapping[str, Any]) -> Progress:
         best_weights=tensors.get("best_weights"),
         images_trained=manifest["images_trained"],
         seconds=manifest["seconds"],
+        shortfalls=manifest.get("shortfalls", []),
     )
 
 

@@ -43,6 +43,7 @@ class Client:
     encode: Callable[[Tensor], Tensor] | None  # a faster way from sample indices to features, if the engine has one
     frozen: Callable[[str, Tensor, int], Network]  # (name, vector, task it belongs to) -> network in evaluation mode
     batch: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # indices of the step at work
+    secret: int | None = None  # a number that nobody else knows; none in a simulation, where draws can be repeated
 
     @property
     def device(self) -> torch.device:

@@ -12,6 +12,7 @@ from fedfeat.data.augment import draw_epoch
 from fedfeat.draws import draw_at
 from fedfeat.federation.client import Client
 from fedfeat.federation.payload import Payload, tensor_of
+from fedfeat.federation.privacy import protect
 from fedfeat.federation.settings import TrainSettings
 from fedfeat.methods.method import Look, Step
 from fedfeat.models import FlatModel
@@ -96,7 +97,7 @@ def train(client: Client, request: Payload) -> Payload:
     means = (sums / len(local_set)).tolist()
     reply |= {f"loss.{name}": means[-1][column] for column, name in enumerate(names)}
     reply["loss.first_epoch"] = sum(means[0])
-    return reply
+    return protect(reply, request, client)
 
 
 def take_step(client: Client, images: Tensor, labels: Tensor, looks: Sequence[Look] = ()) -> Step:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from fedfeat.config import Config
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.evaluate.metrics import head_tail_accuracy, overall_accuracy, task_accuracies
+from fedfeat.evaluate.counting import Tables
+from fedfeat.evaluate.summary import after_task
 from fedfeat.federation.boundary import Boundary
+from fedfeat.federation.evaluation import gather_tables
 from fedfeat.federation.exchange import Exchange
 from fedfeat.federation.local import learning_rate
+from fedfeat.federation.outcome import Outcome
 from fedfeat.federation.payload import SHARED, Payload, number_of
-from fedfeat.federation.server import Average, Progress, Server, average, mean_losses
+from fedfeat.federation.server import Average, Progress, Server, average, client_losses, mean_losses
 from fedfeat.methods.method import Method
 from fedfeat.scenario import Scenario
 
@@ -41,7 +44,7 @@ class Federation:
         self.progress = progress
         engine.shared = progress.shared
         self.folder = folder
-        self.exchange = Exchange(engine, progress.traffic)
+        self.exchange = Exchange(engine, progress.traffic, quorum=config.federation.quorum)
 
     def run(self, emit: Listener, save: Saver) -> None:
         """Walk tasks and rounds; ``emit`` hears of everything, ``save`` may write a checkpoint."""
@@ -49,6 +52,7 @@ class Federation:
         resumed = len(now.weights) > 0
         if resumed:
             self.engine.begin_task(now.task)
+            self.engine.round = max(now.round - 1, 0)  # the end of a task belongs to its last round
         for task in range(now.task + now.finished, self.scenario.num_tasks):
             # 1. A new task: heads grow, clients meet new classes.
             if task != now.task or not resumed:
@@ -61,21 +65,32 @@ class Federation:
                 replies = self.exchange("train", self._requests(clients, round))
                 # 3. The server averages their weights and joins their statistics.
                 result = average(replies, self.config.train.aggregation)
+                outcome = self._note_outcomes(task, round)[0]
+                self._deliver(outcome.replied)
                 self._take(result)
                 now.round = round + 1
                 now.seconds += time.perf_counter() - started
-                emit(self._round_event(result, len(clients), started, sent))
+                emit(self._round_event(result, outcome, started, sent))
                 save(now)
             self._choose_model()
             # 4. What stays of the task, and what is made for the next one.
             for step in self.method.boundary_steps():
                 if step.after_last or task + 1 < self.scenario.num_tasks:
                     step.at_boundary(self._boundary(task))
+            self._note_outcomes(task, now.round - 1)
             # 5. The global model on all classes seen so far, without and with the correction.
-            now.tables.append(self.engine.evaluate(now.weights, now.known))
+            now.tables.append(self._tables(task))
             now.finished = True
             emit(self._task_event(task))
             save(now)
+
+    def _tables(self, task: int) -> Tables:
+        now = self.progress
+        if not self.engine.dataset.private:
+            return self.engine.evaluate(now.weights, now.known)
+        tables = gather_tables(self.exchange, self.scenario.present(task), self.engine, now.weights, now.known)
+        self._note_outcomes(task, now.round - 1)
+        return tables
 
     def _begin(self, task: int) -> None:
         now = self.progress
@@ -91,15 +106,32 @@ class Federation:
         common: Payload = {"weights": now.weights}
         for step in self.method.server_steps:
             common |= step.broadcast(self._server())
-        if round == 0 and PREVIOUS_MODEL in now.delivered:
-            # The model that a task ends with is the one that its successor starts from: it comes with the weights.
-            now.delivered[PREVIOUS_MODEL] |= set(clients)
         requests = {k: dict(common) for k in clients}
         for name, value in now.shared.items():
+            # The model that a task ends with is the one that its successor starts from: it comes with the weights.
+            if round == 0 and name == PREVIOUS_MODEL:
+                continue
             for client in set(clients) - now.delivered[name]:
                 requests[client][SHARED + name] = value
-            now.delivered[name] |= set(clients)
         return requests
+
+    def _deliver(self, clients: Iterable[int]) -> None:
+        """Note who has the shared tensors now: whoever replied to the request that brought them."""
+        now = self.progress
+        for name in now.shared:
+            now.delivered[name] |= set(clients)
+        for holders in now.delivered.values():
+            holders -= self.engine.forgetful
+        self.engine.forgetful.clear()
+
+    def _note_outcomes(self, task: int, round: int) -> list[Outcome]:
+        """Keep a record of exchanges that not every asked client answered."""
+        outcomes = self.exchange.take_outcomes()
+        where = {"task": task + 1, "round": round + 1}
+        self.progress.shortfalls += [
+            {**where, "op": o.op, "clients": o.asked, **o.record()} for o in outcomes if not o.whole
+        ]
+        return outcomes
 
     def _take(self, result: Average) -> None:
         now = self.progress
@@ -149,40 +181,27 @@ class Federation:
     def _bytes(self) -> tuple[int, int]:
         return self.exchange.traffic.total("up"), self.exchange.traffic.total("down")
 
-    def _round_event(self, result: Average, clients: int, started: float, sent: tuple[int, int]) -> Event:
+    def _round_event(self, result: Average, outcome: Outcome, started: float, sent: tuple[int, int]) -> Event:
         seconds = time.perf_counter() - started
         up, down = self._bytes()
         return {
             "event": "round",
             "task": self.progress.task + 1,
             "round": self.progress.round,
-            "clients": clients,
+            "clients": outcome.asked,
+            **outcome.record(),
             "samples": result.samples,
             "lr": learning_rate(self.config.train, self.progress.round - 1),
             "losses": mean_losses(list(result.replies.values())),
+            "client_losses": client_losses(result.replies),
             "numbers": dict(self.progress.numbers),
             "bytes_up": up - sent[0],
             "bytes_down": down - sent[1],
             "seconds": seconds,
             "images_per_second": result.samples * self.config.train.local_epochs / seconds,
+            **self.engine.account(),
         }
 
     def _task_event(self, task: int) -> Event:
-        plain, corrected, _ = self.progress.tables[task]
-        tasks = self.scenario.task_classes[: task + 1]
-        num_old = self.scenario.old_classes(task)
-        return {
-            "event": "task",
-            "task": task + 1,
-            "accuracy": overall_accuracy(corrected),
-            "accuracy_uncorrected": overall_accuracy(plain),
-            "per_task": task_accuracies(corrected, tasks),
-            "per_task_uncorrected": task_accuracies(plain, tasks),
-            "head_tail": head_tail_accuracy(corrected, num_old),
-            "head_tail_uncorrected": head_tail_accuracy(plain, num_old),
-            "exemplars": self._exemplars(),
-        }
-
-    def _exemplars(self) -> int:
-        held = (state.get("exemplars") for state in self.engine.states.values())
-        return sum(len(e) for e in held if e is not None and not isinstance(e, int | float | str))
+        numbers = after_task(self.progress.tables[task], self.scenario.task_classes[: task + 1])
+        return {"event": "task", "task": task + 1, **numbers, "exemplars": self.engine.exemplars()}

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 import fedfeat
+from fedfeat.checkout import checkout_commit
 from fedfeat.config import Config, differing_keys
 from fedfeat.errors import CheckpointError, FedfeatError
 from fedfeat.federation.checkpoint import CheckpointFolder
@@ -89,9 +90,11 @@ class RunFolder:
 
 
 def result_keys(config: Config) -> dict[str, Any]:
-    """Return the part of a configuration that decides the result: not where files are, nor how often they are saved."""
+    """Return the part of a configuration that decides the result: not where files are, nor how clients are awaited."""
     table = config.to_table()
     table.pop("run", None)
+    table.pop("mirror", None)
+    table.pop("federation", None)
     table["data"] = {k: v for k, v in table["data"].items() if k != "path"}
     # Through JSON, so that a table read back from a checkpoint compares equal.
     canonical: dict[str, Any] = json.loads(json.dumps(table))
@@ -112,6 +115,7 @@ def environment() -> dict[str, Any]:
     """Return versions and hardware."""
     return {
         "fedfeat": fedfeat.__version__,
+        "commit": checkout_commit(),
         "python": sys.version.split()[0],
         "torch": torch.__version__,
         "numpy": np.__version__,

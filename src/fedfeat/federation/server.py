@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from fedfeat.federation.exchange import Traffic
 from fedfeat.federation.payload import Payload, number_of, tensor_of
 from fedfeat.methods.method import Known, Seen
 from fedfeat.models import FlatModel, Network
+from fedfeat.scenario.record import MAX_LISTED_CLIENTS
 
 
 @dataclass
@@ -38,6 +39,7 @@ class Progress:
     best_weights: Tensor | None = None
     images_trained: int = 0
     seconds: float = 0.0  # spent in rounds
+    shortfalls: list[dict[str, Any]] = field(default_factory=list)  # exchanges that not every asked client answered
 
     @property
     def known(self) -> Known:
@@ -107,3 +109,13 @@ def mean_losses(replies: Sequence[Payload]) -> dict[str, float]:
         values = [(number_of(r, name), number_of(r, "samples")) for r in replies if name in r]
         means[name.removeprefix("loss.")] = float(np.average([v for v, _ in values], weights=[n for _, n in values]))
     return means
+
+
+def client_losses(replies: Mapping[int, Payload], most: int = MAX_LISTED_CLIENTS) -> dict[str, float]:
+    """Return the sum of all loss terms of each client that trained; nothing for more clients than a log can list."""
+    if len(replies) > most:
+        return {}
+    return {
+        str(client): sum(number_of(reply, k) for k in reply if k.startswith("loss.") and k != "loss.first_epoch")
+        for client, reply in sorted(replies.items())
+    }

@@ -36,17 +36,35 @@ class TrainSettings(Settings):
         return self
 
 
+class FederationSettings(Settings):
+    """How long the server waits for clients, and how many it goes on without."""
+
+    quorum: float = Field(
+        0.5, ge=0, le=1, description="share of the asked clients that must reply; with fewer the run stops, resumable"
+    )
+    deadline: float = Field(600.0, gt=0, description="seconds that clients have for a reply (engine flower)")
+    wait: float = Field(
+        300.0, gt=0, description="seconds that the server waits for a quorum of clients to connect (engine flower)"
+    )
+    poll: float = Field(0.1, gt=0, description="seconds between two looks for replies (engine flower)")
+
+
 class EngineSettings(Settings):
     """Where clients are run."""
 
-    name: Literal["inprocess", "cuda"] = Field(
-        "inprocess", description="one client after another on any device, or captured steps on one NVIDIA GPU"
+    name: Literal["inprocess", "cuda", "flower"] = Field(
+        "inprocess",
+        description="one client after another on any device, captured steps on one NVIDIA GPU, or processes and "
+        "machines of their own (set by fedfeat server and fedfeat federate)",
     )
     device: str = Field("auto", description="cpu, cuda or cuda:1; auto takes a GPU if there is one")
     precision: Literal["fp32", "tf32", "bf16"] = Field(
         "fp32", description="arithmetic of the backbone; averaging, head and losses stay in float32"
     )
     replicas: int = Field(0, ge=0, description="clients trained at once by engine cuda; 0 chooses by memory")
+    together: int = Field(
+        0, ge=0, description="most small clients in one step; 0 chooses by size and memory, 1 trains one by one"
+    )
     compile: bool = Field(True, description="let engine cuda compile the backbone (about 20 s, once per machine)")
     threads: int = Field(0, ge=0, description="CPU threads; 0 leaves the choice to PyTorch")
 
@@ -61,3 +79,4 @@ class RunSettings(Settings):
         ge=0,
         description="least time between two checkpoints inside a task; 0 writes one after every round",
     )
+    keep_models: bool = Field(False, description="keep the model that each task ended with, as models/task-NN")

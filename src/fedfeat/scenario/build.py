@@ -16,7 +16,8 @@ MAX_DRAWS = 1000
 
 
 def build_scenario(train_labels: ArrayLike, num_classes: int, settings: ScenarioSettings, seed: int) -> Scenario:
-    """Deal a data set's training samples to tasks and clients."""
+    """Deal a data set's training samples to tasks and clients; ``seed`` counts unless the settings bring their own."""
+    seed = seed if settings.seed is None else settings.seed
     labels = np.asarray(train_labels, dtype=np.int64)
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
         raise DataError(f"training labels run from {labels.min()} to {labels.max()}, outside 0 to {num_classes - 1}")

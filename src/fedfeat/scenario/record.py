@@ -43,13 +43,17 @@ def _task_record(scenario: Scenario, task: int, names: list[str]) -> dict[str, A
     record: dict[str, Any] = {
         "task": task + 1,
         "classes": [names[c] for c in classes],
-        "samples": int(counts.sum()),
-        "samples_per_class": counts.sum(axis=0).tolist(),
         "present": len(here),
         "participants_per_round": scenario.participants_per_round(task),
+        "exemplars_per_client": spread(scenario.quotas(task)[here]),
+    }
+    if scenario.settings.task_names is not None:
+        return record  # only the owners of the images know how many there are
+    record |= {
+        "samples": int(counts.sum()),
+        "samples_per_class": counts.sum(axis=0).tolist(),
         "samples_per_client": spread(counts.sum(axis=1)),
         "classes_per_client": spread((counts > 0).sum(axis=1)),
-        "exemplars_per_client": spread(scenario.quotas(task)[here]),
     }
     if scenario.num_clients <= MAX_LISTED_CLIENTS:
         rows = counts.tolist()

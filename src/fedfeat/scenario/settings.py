@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,10 @@ class ScenarioSettings(Settings):
 
     tasks: int = Field(default=5, ge=1, description="number of tasks the classes are dealt into")
     clients: int = Field(default=5, ge=1, description="number of registered clients; their ids start at 0")
+    task_names: tuple[tuple[str, ...], ...] | None = Field(
+        default=None,
+        description='the classes of each task by name, e.g. [["cat", "dog"], ["ship"]]; for data.name = "owned"',
+    )
     class_order: Literal["seeded", "natural", "legacy"] | tuple[int, ...] = Field(
         default="seeded",
         description="order in which classes arrive: drawn from the seed, as in the data set, drawn as the "
@@ -39,6 +43,12 @@ class ScenarioSettings(Settings):
         description="'per_task' draws every task's partition anew; 'legacy' restarts NumPy's legacy "
         "generator with the run's seed before each task, as the published code does",
     )
+    seed: int | None = Field(
+        default=None,
+        ge=0,
+        description="seed of class order, partitions and participation, for runs that differ in weights and batches "
+        "only; unset: the run's seed",
+    )
     participation: StrictInt | StrictFloat = Field(
         default=1.0,
         description="clients per round: 0.4 is a fraction of those present, 4 a number; 1.0 is all, 1 is one",
@@ -52,6 +62,27 @@ class ScenarioSettings(Settings):
         default="global_per_task",
         description="whether the budget is shared by all clients or each client's own",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_many_tasks_as_named(cls, table: Any) -> Any:
+        if isinstance(table, dict) and isinstance(table.get("task_names"), list | tuple):
+            named = len(table["task_names"])
+            if table.get("tasks", named) != named:
+                raise ValueError(f"task_names lists {named} tasks but tasks is {table['tasks']}; leave tasks out")
+            return {**table, "tasks": named}
+        return table
+
+    @field_validator("task_names")
+    @classmethod
+    def _each_name_once(cls, tasks: tuple[tuple[str, ...], ...] | None) -> tuple[tuple[str, ...], ...] | None:
+        names = [name for task in tasks or () for name in task]
+        if tasks is not None and not all(tasks):
+            raise ValueError("task_names has a task without a class; name at least one")
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"task_names names {twice[0]!r} twice; a class arrives once")
+        return tasks
 
     @field_validator("class_order")
     @classmethod

@@ -1,0 +1,232 @@
+"""``fedfeat federate``, ``fedfeat server`` and ``fedfeat client``: a run whose clients are processes or machines."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedfeat.cli.progress import RunProgress
+from fedfeat.cli.report import write_run_report
+from fedfeat.cli.run import ConfigFile, Overrides, Plugins, console
+from fedfeat.config import Config, load_config
+from fedfeat.data.settings import OWNED
+from fedfeat.errors import ConfigError, MissingExtra
+from fedfeat.experiment import run_name
+
+Out = Annotated[Path | None, typer.Option(help="run folder to write, or to continue")]
+Clients = Annotated[int | None, typer.Option(min=1, help="number of clients; default is scenario.clients")]
+Stock = Annotated[bool, typer.Option("--stock", help="Flower's own SuperNode: an interpreter per message, slower")]
+Device = Annotated[str, typer.Option(help="where clients compute: cpu, cuda or auto")]
+Database = Annotated[
+    bool,
+    typer.Option("--database", help="Flower keeps messages on disk: slower; a restart of its SuperLink ends no round"),
+]
+
+
+def federate(
+    config: ConfigFile,
+    clients: Clients = None,
+    set: Overrides = None,
+    plugin: Plugins = None,
+    out: Out = None,
+    device: Device = "auto",
+    stock: Stock = False,
+) -> None:
+    """Run an experiment on this machine with a server and clients as real processes."""
+    deploy = _deploy()
+    planned = _planned(config, clients, set, plugin)
+    owners = _owners(planned, clients)
+    if owners:
+        planned = _planned(config, len(owners), set, plugin)
+    path = out or _folder(planned)
+    run = deploy.prepare_run(planned, path)
+    places = owners or {f"client-{k}": planned.data.path for k in range(planned.scenario.clients)}
+    console.print(f"starting a server and {len(places)} clients; their logs are in {path / 'federation'}")
+    with _ending(), ExitStack() as stack:
+        server = stack.enter_context(deploy.server(path / "federation"))
+        for k, (name, data) in enumerate(places.items()):
+            options = {**_options(data, device, None, planned.plugins), "client": k}
+            folder = path / "federation" / name
+            stack.enter_context(deploy.client(folder, name, server.address, options, stock=stock))
+        _watch(server, run)
+
+
+def server(
+    config: ConfigFile,
+    clients: Clients = None,
+    set: Overrides = None,
+    plugin: Plugins = None,
+    out: Out = None,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="where clients connect")] = "127.0.0.1:9092",
+    keys: Annotated[Path | None, typer.Option(help="the server's folder of a set made by 'fedfeat keys'")] = None,
+    database: Database = False,
+) -> None:
+    """Run an experiment with clients that connect from elsewhere; continues what the run folder holds."""
+    deploy = _deploy()
+    from fedfeat.flower.keys import read_server_keys
+
+    host, port = _address(listen)
+    known = None if keys is None else read_server_keys(keys)
+    planned = _planned(config, clients, set, plugin)
+    path = out or _folder(planned)
+    run = deploy.prepare_run(planned, path)
+    with (
+        _ending(),
+        deploy.server(path / "federation", host=host, port=port, keys=known, database=database) as started,
+    ):
+        console.print(f"waiting for {planned.scenario.clients} clients at {started.address}")
+        _watch(started, run)
+
+
+def client(
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="the server's address")],
+    data: Annotated[Path | None, typer.Option(help="this client's data; default is where 'fedfeat data' looks")] = None,
+    keys: Annotated[Path | None, typer.Option(help="this client's folder of a set made by 'fedfeat keys'")] = None,
+    name: Annotated[str | None, typer.Option(help="what the server calls this client; default is its key's")] = None,
+    client: Annotated[
+        int | None, typer.Option(min=0, help="which of the scenario's clients, from 0; default is the server's choice")
+    ] = None,
+    state: Annotated[Path | None, typer.Option(help="what this client keeps; default runs/clients/NAME")] = None,
+    device: Device = "auto",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default is the server's setting")] = None,
+    plugin: Plugins = None,
+    stock: Stock = False,
+) -> None:
+    """Take part in a federation: connect, wait for work, keep the data here. Runs until it is stopped."""
+    deploy = _deploy()
+    from fedfeat.flower.keys import read_client_keys
+    from fedfeat.flower.reach import check_server
+
+    host, port = _address(server)
+    known = None if keys is None else read_client_keys(keys)
+    called = name or (known.name if known else socket.gethostname())
+    options = _options(None if data is None else str(data), device, threads, tuple(str(p) for p in plugin or ()))
+    if client is not None:
+        options["client"] = client
+    folder = state or Path("runs") / "clients" / called
+    process = deploy.client(folder, called, f"{host}:{port}", options, keys=known, stock=stock)
+    console.print(f"{called}: server {host}:{port}, state in {folder}, log in {process.log}; Ctrl-C ends it")
+    if not check_server(host, port, None if known is None else known.ca):
+        console.print(f"nobody answers at {host}:{port} yet; waiting")
+    begin = process.log.stat().st_size if process.log.exists() else 0
+    with _ending(), process:
+        for line in _new_lines(process.log, begin):
+            console.print(line)
+
+
+def _deploy() -> Any:
+    """Return what starts processes; without Flower one sentence says what to install."""
+    try:
+        from fedfeat.flower import deploy
+    except ModuleNotFoundError as error:
+        raise MissingExtra("flwr", "flower", "a federation of processes") from error
+    return deploy
+
+
+def _planned(config: Path, clients: int | None, overrides: list[str] | None, plugins: list[Path] | None) -> Config:
+    changes = [*(overrides or ()), *([f"scenario.clients={clients}"] if clients else [])]
+    planned: Config = _deploy().federated(load_config(config, changes, plugins or ()))
+    return planned
+
+
+def _owners(config: Config, clients: int | None) -> dict[str, str | None]:
+    """Return the folder of every client that owns its data, by name; nothing for a data set that all share."""
+    if config.data.name != OWNED:
+        return {}
+    root = config.data.location()
+    if root is None or not root.is_dir():
+        raise ConfigError(
+            f"data.path: to try clients with data of their own on one machine, give a folder with one folder per "
+            f"client, got {root or 'nothing'}; set data.path"
+        )
+    owners: dict[str, str | None] = {p.name: str(p) for p in sorted(root.iterdir()) if p.is_dir() and p.name[0] != "."}
+    if not owners or clients not in (None, len(owners)):
+        raise ConfigError(
+            f"data.path: {root} holds the folders of {len(owners)} clients, not {clients or 'one or more'}"
+        )
+    return owners
+
+
+def _folder(config: Config) -> Path:
+    return Path(config.run.out) / f"{run_name(config)}-federation"
+
+
+def _options(data: str | None, device: str, threads: int | None, plugins: tuple[str, ...]) -> dict[str, Any]:
+    options: dict[str, Any] = {"device": device, "plugins": ":".join(plugins)}
+    if data is not None:
+        options["data"] = str(Path(data).expanduser().absolute())
+    if threads is not None:
+        options["threads"] = threads
+    return options
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, separator, port = text.rpartition(":")
+    if not (separator and host and port.isdecimal() and int(port) < 65536):
+        raise ConfigError(f"{text!r}: expected an address such as fl.example.org:9092")
+    return host.strip("[]"), int(port)
+
+
+def _watch(server: Any, run: Any) -> None:
+    progress = FederationProgress(console)
+    try:
+        server.run(run, (progress,))
+    finally:
+        progress.close()
+    write_run_report(run.path)
+
+
+@contextmanager
+def _ending() -> Iterator[None]:
+    """Treat a service's stop signal like Ctrl-C, and end everything that was started."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        console.print("stopped; the same command continues from where it stopped", style="bold")
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _new_lines(path: Path, position: int) -> Iterator[str]:
+    while True:
+        with path.open("rb") as file:
+            file.seek(position)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        position += len(whole) + len(newline)
+        yield from whole.decode(errors="replace").splitlines()
+        time.sleep(0.2)
+
+
+class FederationProgress(RunProgress):
+    """Says after every round who replied, how long it took and what was sent."""
+
+    def _joined(self, event: dict[str, Any]) -> None:
+        self.console.print(f"{self.label}{event['name']} takes part as client {event['client']}", style="dim")
+
+    def _warning(self, event: dict[str, Any]) -> None:
+        self.console.print(f"{self.label}{event['text']}", style="yellow", markup=False)
+
+    def _round(self, event: dict[str, Any]) -> None:
+        took = ", ".join(f"{k}: {seconds:.1f} s" for k, seconds in event.get("client_seconds", {}).items())
+        sent = f"{event['bytes_up'] / 1e6:.1f} MB up, {event['bytes_down'] / 1e6:.1f} MB down"
+        losses = " ".join(f"{k} {v:.3f}" for k, v in event["losses"].items() if k != "first_epoch")
+        self.console.print(
+            f"{self.label}task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}: "
+            f"{event['replied']} of {event['clients']} clients in {event['seconds']:.1f} s ({took}), {sent}, {losses}"
+        )
+        for fate in ("failed", "missing"):
+            for client, reason in event[fate].items():
+                self.console.print(f"{self.label}  client {client} {fate}: {reason}", style="yellow")

@@ -1,0 +1,86 @@
+"""Evaluation where clients hold the test images: each counts on its own, and the server adds the tables up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedfeat.evaluate.counting import Tables
+from fedfeat.evaluate.energies import EnergyMeter
+from fedfeat.federation.exchange import Exchange
+from fedfeat.federation.payload import Payload, number_of, tensor_of
+from fedfeat.methods.method import Known, Op
+
+if TYPE_CHECKING:
+    from fedfeat.engines.inprocess import InProcessEngine
+    from fedfeat.federation.client import Client
+
+EVALUATE = "evaluate"
+TABLES, ENERGIES = "tables", "energies"
+NUMBER, TENSOR = "number.", "tensor."  # prefixes of what predictions use besides the model
+SENDS = {
+    TABLES: "right and wrong predictions on the client's own test part, by true and predicted class (once per task)",
+    ENERGIES: "histograms of the energies of its test features, with an ETF head (once per task)",
+}
+
+
+def gather_tables(
+    exchange: Exchange, clients: Iterable[int], engine: InProcessEngine, weights: Tensor, known: Known
+) -> Tables:
+    """Ask clients to evaluate a model and add up what they count; one that drops out is left out."""
+    method, seen = engine.method, engine.seen
+    tables = torch.zeros(2 + len(method.variants), seen.num_classes, seen.num_classes, dtype=torch.long)
+    meter = EnergyMeter.of(engine.network, method, seen, known)
+    request = _request(engine, weights, known, len(tables))
+    for _, reply in exchange(EVALUATE, {int(k): dict(request) for k in clients}):
+        tables += tensor_of(reply, TABLES).cpu()
+        if meter is not None:
+            meter.counts += tensor_of(reply, ENERGIES).to(meter.counts).view_as(meter.counts)
+    plain, corrected, *others = tables.numpy()
+    energies = meter.read() if meter is not None else None
+    return Tables(plain, corrected, dict(zip(method.variants, others, strict=True)), energies)
+
+
+def evaluation_on(engine: InProcessEngine) -> Op:
+    """Return the operation by which a client evaluates a model on the test images that its engine holds."""
+
+    def evaluate(client: Client, request: Payload) -> Payload:
+        known = Known(
+            {k.removeprefix(NUMBER): number_of(request, k) for k in request if k.startswith(NUMBER)},
+            {k.removeprefix(TENSOR): tensor_of(request, k) for k in request if k.startswith(TENSOR)},
+        )
+        counted = engine.evaluate(tensor_of(request, "weights"), known)
+        stacked = np.stack([counted.plain, counted.corrected, *counted.variants.values()])
+        reply: Payload = {TABLES: torch.from_numpy(stacked)}
+        if counted.energies is not None:
+            reply[ENERGIES] = torch.from_numpy(counted.energies.counts)
+        return reply
+
+    return evaluate
+
+
+def fault_of_tables(request: Payload, reply: Payload) -> str | None:
+    """Return what is wrong with a client's tables; None if they can be added to others."""
+    tables, energies, size = reply.get(TABLES), reply.get(ENERGIES), int(number_of(request, "classes"))
+    expected = (int(number_of(request, "predictions")), size, size)
+    if not isinstance(tables, Tensor) or tables.dtype != torch.long or tuple(tables.shape) != expected:
+        return f"{TABLES}: expected whole numbers of shape {list(expected)}"
+    if bool(request["energies"]) != isinstance(energies, Tensor):
+        return f"{ENERGIES}: {'missing' if request['energies'] else 'not asked for'}"
+    if any(isinstance(counts, Tensor) and bool((counts < 0).any()) for counts in (tables, energies)):
+        return "a count below zero"
+    return None
+
+
+def _request(engine: InProcessEngine, weights: Tensor, known: Known, predictions: int) -> Payload:
+    method, seen = engine.method, engine.seen
+    request: Payload = {"weights": weights, "predictions": predictions, "classes": seen.num_classes}
+    request["energies"] = int(method.has_etf_head and seen.num_old > 0)
+    if method.predict is not None or method.variants:
+        request |= {NUMBER + name: value for name, value in known.numbers.items()}
+        request |= {TENSOR + name: value for name, value in known.tensors.items()}
+    return request

@@ -1,0 +1,1 @@
+"""fedfeat across machines: the only package that imports Flower."""

@@ -1,0 +1,66 @@
+"""The server app: our loop inside Flower's server process. It always tries to resume what the run folder holds."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedfeat.config import Config
+from fedfeat.data import Dataset
+from fedfeat.errors import FedfeatError
+from fedfeat.experiment import Result, resume
+from fedfeat.files import write_atomically
+from fedfeat.flower.engine import FlowerEngine
+from fedfeat.flower.logs import show_log
+from fedfeat.flower.pace import hasten_server
+from fedfeat.flower.post import Post
+from fedfeat.methods.method import Method
+from fedfeat.scenario import Scenario
+
+ERROR_FILE, SERVER_LOG = "error.json", "server.log"
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment of a run folder; what the user has to mend is left in a file beside it."""
+    folder = Path(str(context.run_config["folder"]))
+    show_log(dates=True, file=folder / SERVER_LOG)  # Flower keeps what its server app prints to itself
+    hasten_server()
+    try:
+        run_in(folder, grid)
+    except FedfeatError as error:
+        write_atomically(folder / ERROR_FILE, json.dumps({"error": str(error)}).encode())
+
+
+@contextmanager
+def alone_in(folder: Path, seconds: float = 120.0) -> Iterator[None]:
+    """Wait until no other server app is at work in a run folder: one that Flower gave up may take a while to end."""
+    limit = time.monotonic() + seconds
+    with (folder / "lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > limit:
+                    raise FedfeatError(f"{folder}: another server works on this run; end it first") from None
+                time.sleep(0.2)
+        yield
+
+
+def run_in(folder: Path, grid: Grid) -> Result:
+    """Begin or continue the run of a folder with the clients that a grid reaches."""
+
+    def engine(config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> FlowerEngine:
+        return FlowerEngine(config, dataset, scenario, method, post=Post(grid, config.federation.poll), folder=folder)
+
+    with alone_in(folder):
+        return resume(folder, engine=engine)

@@ -1,0 +1,100 @@
+"""An HTTP connection as events, with a limit on every wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import h11
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much and how long a gateway bears; SuperNodes stay far below."""
+
+    connections: int = 1000
+    body_bytes: int = 64 << 20
+    header_bytes: int = 32 << 10
+    piece_bytes: int = 256 << 10
+    handshake_seconds: float = 10.0
+    header_seconds: float = 20.0
+    idle_seconds: float = 75.0
+    stall_seconds: float = 60.0
+    body_seconds: float = 600.0
+    link_idle_seconds: float = 2.0
+    """How long a connection to the SuperLink is kept for reuse; the SuperLink itself closes after five seconds."""
+
+
+class Stalled(Exception):
+    """The other side kept silent, or did not read, for too long."""
+
+
+async def within(seconds: float, waiting: Awaitable[Result]) -> Result:
+    """Wait for something, but not longer than that."""
+    try:
+        return await asyncio.wait_for(waiting, seconds)
+    except TimeoutError as error:
+        raise Stalled(f"nothing for {seconds:g} s") from error
+
+
+class Wire:
+    """One side of an HTTP conversation over a stream."""
+
+    def __init__(
+        self, serving: bool, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: Limits
+    ) -> None:
+        role = h11.SERVER if serving else h11.CLIENT
+        self.http = h11.Connection(role, max_incomplete_event_size=limits.header_bytes)
+        self._reader, self._writer, self._limits = reader, writer, limits
+
+    async def receive_head(self) -> h11.Event:
+        """Return the next request: its first byte may take a while, the rest of its head must follow soon."""
+        if not self.http.trailing_data[0]:
+            await self._read(self._limits.idle_seconds)
+        return await within(self._limits.header_seconds, self.receive())
+
+    async def receive(self) -> h11.Event:
+        """Return the next event, informational responses left out."""
+        while True:
+            event = self.http.next_event()
+            if event is h11.NEED_DATA:
+                await self._read(self._limits.stall_seconds)
+            elif event is h11.PAUSED:
+                raise h11.RemoteProtocolError("more data than the message announced")
+            elif not isinstance(event, h11.InformationalResponse):
+                assert isinstance(event, h11.Event)
+                return event
+
+    async def send(self, event: h11.Event) -> None:
+        """Send an event and wait until the other side has taken most of it."""
+        data = self.http.send(event)
+        if data:
+            self._writer.write(data)
+            await within(self._limits.stall_seconds, self._writer.drain())
+
+    async def discard(self, seconds: float = 1.0, largest: int = 1 << 20) -> None:
+        """Read on for a moment after a refusal: closing with unread data would reset the connection and lose it."""
+        with contextlib.suppress(OSError, TimeoutError):
+            async with asyncio.timeout(seconds):
+                if self._writer.can_write_eof():
+                    self._writer.write_eof()
+                while largest > 0 and (piece := await self._reader.read(self._limits.piece_bytes)):
+                    largest -= len(piece)
+
+    def usable(self) -> bool:
+        """Tell whether the stream is still open on both sides."""
+        return not (self._reader.at_eof() or self._writer.is_closing() or self._reader.exception())
+
+    async def close(self) -> None:
+        """Close the stream."""
+        self._writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(self._writer.wait_closed(), 5.0)
+
+    async def _read(self, seconds: float) -> None:
+        self.http.receive_data(await within(seconds, self._reader.read(self._limits.piece_bytes)))

@@ -1,0 +1,253 @@
+"""Clients that fail, processes that are killed: the run completes, and says in which rounds who was missing.
+
+A federation that lost clients must equal the simulation in which the same clients drop out of the same exchanges, to
+the last bit. One that lost none of its rounds must equal the undisturbed simulation.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from chaos import Hurt, hurt_federation, kill, simulated, toy, weights
+from federations import eventually, processes_that_mention
+
+from fedfeat.errors import FedfeatError
+from fedfeat.experiment import Result
+from fedfeat.federation.runfolder import RunFolder
+from fedfeat.flower import deploy
+from fedfeat.flower.addresses import free_port
+from fedfeat.flower.processes import Gateway
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def in_background(hurt: Hurt) -> Future[Result]:
+    """Start the run, so that something can be done to it meanwhile."""
+    return ThreadPoolExecutor(1).submit(hurt.run)
+
+
+def rounds(hurt: Hurt) -> list[dict[str, Any]]:
+    """Return the events of the rounds so far."""
+    folder = hurt.folder / "run"
+    return [e for e in RunFolder(folder).events() if e["event"] == "round"]
+
+
+def short_of(result: Result) -> dict[str, dict[str, list[str]]]:
+    """Return who failed and who was missing, by TASK.ROUND.OP."""
+    return {
+        f"{s['task']}.{s['round']}.{s['op']}": {fate: sorted(s[fate]) for fate in ("failed", "missing")}
+        for s in result["rounds_with_fewer_clients"]
+    }
+
+
+def assert_equals_simulation(hurt: Hurt, result: Result) -> None:
+    """Compare with the simulator, given the drop-outs that the federation recorded."""
+    expected = simulated(hurt.config, hurt.folder / "simulated", result["rounds_with_fewer_clients"])
+    assert result["accuracy_matrix"] == expected["accuracy_matrix"]
+    assert np.array_equal(weights(hurt.folder / "run"), weights(hurt.folder / "simulated"))
+    there = [e for e in RunFolder(hurt.folder / "simulated").events() if e["event"] == "round"]
+    for mine, simulation in zip(rounds(hurt), there, strict=True):
+        for key in ("task", "round", "clients", "replied", "samples", "losses"):
+            assert mine[key] == simulation[key], (mine["task"], mine["round"], key)
+    assert processes_that_mention(str(hurt.folder)) == []
+
+
+def test_clients_that_raise_send_nan_or_are_late_are_left_out_of_that_round_only(tmp_path: Path) -> None:
+    settings = {"deadline": 15.0, "quorum": 0.3}
+    config = toy(tmp_path, "fedcbdr+feat", federation=settings, scenario={"tasks": 2}, train={"rounds": 3})
+    faults: dict[int, dict[str, Any]] = {0: {"2.1.train": "raise"}, 1: {"2.1.train": "nan"}, 2: {"2.2.train": 18.0}}
+    with hurt_federation(config, tmp_path, faults) as hurt:
+        result = hurt.run()
+    assert short_of(result) == {
+        "2.1.train": {"failed": ["0", "1"], "missing": []},
+        "2.2.train": {"failed": [], "missing": ["2"]},
+    }
+    reasons = result["rounds_with_fewer_clients"][0]["failed"]
+    assert "out of memory" in reasons["0"]
+    assert "weights: not a finite number" in reasons["1"]
+    assert [(e["clients"], e["replied"]) for e in rounds(hurt)] == [(3, 3)] * 3 + [(3, 1), (3, 2), (3, 3)]
+    assert_equals_simulation(hurt, result)
+    undisturbed = simulated(hurt.config, tmp_path / "undisturbed", [])
+    assert result["accuracy_matrix"][0] == undisturbed["accuracy_matrix"][0], "the first task was not affected"
+    assert not np.array_equal(weights(tmp_path / "run"), weights(tmp_path / "undisturbed")), "the second one was"
+
+
+def test_a_superlink_that_is_killed_in_a_round_changes_nothing(tmp_path: Path) -> None:
+    config = toy(tmp_path, "refed+feat", federation={"deadline": 120.0}, scenario={"tasks": 2})
+    with hurt_federation(config, tmp_path, {0: {"1.2.train": 3.0}}) as hurt:
+        run = in_background(hurt)
+        eventually(lambda: len(rounds(hurt)) >= 1, 60, "the first round")
+        kill(hurt.server.link.pid)
+        result = run.result(180)
+    assert result["rounds_with_fewer_clients"] == []
+    assert_equals_simulation(hurt, result)
+
+
+def fedfeat(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "fedfeat", *map(str, arguments)]
+
+
+@contextmanager
+def command(log: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run one of our commands, its output in a file; it is interrupted in the end if it still runs."""
+    with log.open("ab") as file:
+        process = subprocess.Popen(fedfeat(*arguments), stdout=file, stderr=subprocess.STDOUT)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+
+
+def events_in(folder: Path) -> int:
+    return len(RunFolder(folder).events())
+
+
+def test_a_server_that_is_killed_leaves_nothing_behind_and_continues(tmp_path: Path) -> None:
+    config = toy(tmp_path, "fedcbdr+feat", scenario={"tasks": 2}, train={"rounds": 3})
+    (tmp_path / "toy.toml").write_text(config.to_toml())
+    run, log = tmp_path / "run", tmp_path / "output.txt"
+    start = ("federate", tmp_path / "toy.toml", "--clients", "3", "--device", "cpu", "--out", run)
+    with command(log, *start) as process:
+        eventually(lambda: events_in(run) >= 3 or process.poll() is not None, 120, "two rounds")
+        assert process.poll() is None, log.read_text()
+        kill(process.pid)
+        process.wait()
+        eventually(lambda: processes_that_mention(str(run)) == [], 30, "the end of everything it started")
+        assert not (run / "result.json").exists()
+    with command(log, *start) as process:
+        assert process.wait(180) == 0, log.read_text()
+    hurt = Hurt(deploy.federated(config), tmp_path, None, [])  # type: ignore[arg-type]
+    result = json.loads((run / "result.json").read_text())
+    assert result["rounds_with_fewer_clients"] == []
+    assert_equals_simulation(hurt, result)
+    assert log.read_text().count("task 1/2 round 1/3") == 1, "a finished round is not repeated"
+
+
+@pytest.mark.chaos
+def test_commands_across_machines_with_keys_and_a_server_that_is_killed(tmp_path: Path) -> None:
+    """What the guide says to type, with the loopback interface in the place of a network."""
+    config = toy(tmp_path, "refed+feat", scenario={"tasks": 2}, train={"rounds": 3})
+    (tmp_path / "toy.toml").write_text(config.to_toml())
+    made, run, port = tmp_path / "keys", tmp_path / "run", str(free_port())
+    subprocess.run(fedfeat("keys", "--out", made, "--host", "localhost", "--clients", "3"), check=True)
+    address = f"127.0.0.1:{port}"
+    start = ("server", tmp_path / "toy.toml", "--keys", made / "server", "--listen", address, "--out", run)
+    with ExitStack() as stack:
+        for k in range(3):
+            where = ("--keys", made / "clients" / f"client-{k}", "--state", tmp_path / f"state-{k}")
+            what = (
+                "client",
+                "--server",
+                address,
+                "--data",
+                tmp_path / "toy.npz",
+                "--client",
+                str(k),
+                "--device",
+                "cpu",
+            )
+            stack.enter_context(command(tmp_path / f"client-{k}.txt", *what, *where))
+        with command(tmp_path / "server.txt", *start) as process:
+            eventually(lambda: events_in(run) >= 3 or process.poll() is not None, 120, "two rounds")
+            assert process.poll() is None, (tmp_path / "server.txt").read_text()
+            kill(process.pid)
+            process.wait()
+        with command(tmp_path / "server.txt", *start) as process:
+            assert process.wait(300) == 0, (tmp_path / "server.txt").read_text()
+    hurt = Hurt(deploy.federated(config), tmp_path, None, [])  # type: ignore[arg-type]
+    assert_equals_simulation(hurt, json.loads((run / "result.json").read_text()))
+    assert "leaves this client: model weights" in (tmp_path / "client-0.txt").read_text()
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_client_that_is_killed_in_a_round_misses_it_and_comes_back(tmp_path: Path, secure: bool) -> None:
+    config = toy(tmp_path, "fedlwf", federation={"deadline": 180.0, "wait": 180.0}, train={"rounds": 4})
+    with hurt_federation(config, tmp_path, {1: {"1.2.train": "hang"}}, secure=secure) as hurt:
+        run = in_background(hurt)
+        eventually(hurt.marker(1, "1.2.train").exists, 90, "the client in the middle of its round")
+        kill(hurt.clients[1].pid)
+        result = run.result(400)
+    assert short_of(result)["1.2.train"] == {"failed": [], "missing": ["1"]}
+    assert hurt.clients[1].state()["starts"] >= 2
+    assert rounds(hurt)[-1]["replied"] == 3, "it is back at the end"
+    assert_equals_simulation(hurt, result)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("secure", [False, True])
+def test_a_superlink_that_forgets_everything_costs_a_round_and_nothing_else(tmp_path: Path, secure: bool) -> None:
+    config = toy(tmp_path, "fedcbdr+feat", federation={"deadline": 180.0, "wait": 180.0}, scenario={"tasks": 2})
+    with hurt_federation(config, tmp_path, {0: {"1.2.train": 3.0}}, secure=secure, database=False) as hurt:
+        run = in_background(hurt)
+        eventually(lambda: len(rounds(hurt)) >= 1, 90, "the first round")
+        kill(hurt.server.link.pid)
+        result = run.result(400)
+    assert result["rounds_with_fewer_clients"] == []
+    assert_equals_simulation(hurt, result)
+
+
+@pytest.mark.chaos
+def test_a_gateway_that_is_killed_in_a_round_changes_nothing(tmp_path: Path) -> None:
+    config = toy(tmp_path, "fedcbdr+feat", federation={"deadline": 180.0})
+    with hurt_federation(config, tmp_path, {0: {"1.2.train": 2.0, "2.1.train": 2.0}}, secure=True) as hurt:
+        run = in_background(hurt)
+        for number in (1, 2):
+            eventually(lambda number=number: len(rounds(hurt)) >= number, 90, f"round {number}")
+            kill(gateway_pid(hurt))
+        result = run.result(300)
+    assert result["rounds_with_fewer_clients"] == []
+    assert_equals_simulation(hurt, result)
+
+
+def gateway_pid(hurt: Hurt) -> int:
+    """Return the process of the gateway, which its guard notes in a file."""
+    return Gateway(hurt.server.link.folder, hurt.server.link, host="127.0.0.1").pid
+
+
+def run_as_a_service(hurt: Hurt) -> Result:
+    """Start the run again when too few clients were left, as systemd would."""
+    while True:
+        try:
+            return hurt.run()
+        except FedfeatError as error:
+            if "federation.quorum" not in str(error):
+                raise
+
+
+@pytest.mark.chaos
+def test_a_storm(tmp_path: Path) -> None:
+    """Anybody may be killed at any moment, again and again; what comes out is a simulation with some drop-outs."""
+    draw = random.Random(7)
+    settings = {"deadline": 60.0, "quorum": 0.3, "wait": 180.0}
+    config = toy(tmp_path, "refed+feat", federation=settings, train={"rounds": 6})
+    slow = {f"{task}.{round}.train": 1.0 for task in (1, 2, 3) for round in range(1, 7)}
+    with hurt_federation(config, tmp_path, {0: slow}, secure=True) as hurt:
+        run = ThreadPoolExecutor(1).submit(run_as_a_service, hurt)
+        eventually(lambda: len(rounds(hurt)) >= 1, 90, "the first round")
+        for _ in range(12):
+            victims = [hurt.server.link.pid, gateway_pid(hurt), *(client.pid for client in hurt.clients)]
+            victim = draw.choice(victims)
+            if victim:
+                kill(victim)
+            time.sleep(draw.uniform(2.0, 12.0))
+            if run.done():
+                break
+        result = run.result(900)
+    assert_equals_simulation(hurt, result)

@@ -1,0 +1,116 @@
+"""Clients that fail, lie or sleep: the run goes on without them, and says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from dropouts import VICTIM, config_for, in_process_without, once_in, with_payload
+from flwr.app import Error, Message
+from local_grid import NODE, LocalGrid, local_sites
+
+from fedfeat.errors import FedfeatError
+from fedfeat.experiment import Experiment
+from fedfeat.federation.runfolder import RunFolder
+from fedfeat.flower.server_app import run_in
+from toy import toy_config, toy_dataset
+
+
+def nan(payload: dict[str, Any]) -> dict[str, Any]:
+    payload["weights"][3] = math.nan
+    return payload
+
+
+SPOILS: dict[str, tuple[Callable[[Message], Message | Error | None], str, str]] = {
+    "NaN": (lambda m: with_payload(m, nan), "failed", "weights: not a finite number, or a tensor with such"),
+    "infinite loss": (
+        lambda m: with_payload(m, lambda p: {**p, "loss.ce": math.inf}),
+        "failed",
+        "loss.ce: not a finite number, or a tensor with such",
+    ),
+    "cut": (
+        lambda m: with_payload(m, lambda p: {**p, "weights": p["weights"][:5]}),
+        "failed",
+        "weights: expected float32 [{n}], got float32 [5]",
+    ),
+    "another dtype": (
+        lambda m: with_payload(m, lambda p: {**p, "weights": p["weights"].double()}),
+        "failed",
+        "weights: expected float32 [{n}], got float64 [{n}]",
+    ),
+    "no weights": (
+        lambda m: with_payload(m, lambda p: {k: v for k, v in p.items() if k != "weights"}),
+        "failed",
+        "weights: expected float32 [{n}], got nothing",
+    ),
+    "no samples": (
+        lambda m: with_payload(m, lambda p: {k: v for k, v in p.items() if k != "samples"}),
+        "failed",
+        "samples: expected a number of samples, got None",
+    ),
+    "too much": (
+        lambda m: with_payload(m, lambda p: {**p, "images": torch.zeros(3)}),
+        "failed",
+        "images: not among what this method sends",
+    ),
+    "raised": (lambda m: Error(2, "ValueError: no"), "failed", "ValueError: no (2)"),
+    "crashed": (lambda m: Error(8, "stopped responding"), "failed", "stopped responding (8)"),
+    "gone": (lambda m: Error(5, "Node Unavailable"), "missing", "Node Unavailable (5)"),
+    "expired": (lambda m: Error(4, "Reply unavailable"), "missing", "Reply unavailable (4)"),
+    "asleep": (lambda m: None, "missing", "no reply within 0.2 s"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILS)
+def test_a_lost_reply_leaves_the_rest_as_in_process(name: str, tmp_path: Path) -> None:
+    spoil, fate, reason = SPOILS[name]
+    config = config_for(tmp_path)
+    RunFolder.create(tmp_path / "run", config, {})
+    grid = LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz"), once_in(1, 0, spoil))
+    result = run_in(tmp_path / "run", grid)
+    weights = RunFolder.open(tmp_path / "run").checkpoints.load()
+    assert weights is not None
+    size = Experiment(toy_config("fedcbdr+feat"), toy_dataset()).engine.begin_task(0).numel()
+    reason = reason.replace("{n}", str(size))
+    record = {"replied": 2, "failed": {}, "missing": {}, fate: {str(VICTIM): reason}}
+    assert result["rounds_with_fewer_clients"] == [{"task": 1, "round": 2, "op": "train", "clients": 3, **record}]
+    expected, bytes_of_it = in_process_without(tmp_path, 0, 1, fate, reason)
+    assert weights[0].weights.numpy().tobytes() == bytes_of_it
+    assert result["accuracy_matrix"] == expected["accuracy_matrix"]
+    assert result["rounds_with_fewer_clients"] == expected["rounds_with_fewer_clients"]
+
+
+def test_an_app_that_cannot_be_loaded_ends_the_run(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", config_for(tmp_path), {})
+    grid = LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz"), once_in(0, 0, lambda m: Error(1, "no such module")))
+    with pytest.raises(FedfeatError, match="install the same versions"):
+        run_in(tmp_path / "run", grid)
+
+
+@pytest.mark.parametrize("method", ["fedlwf", "fedewc", "lander"])
+def test_a_client_that_was_away_when_a_task_began_gets_what_it_missed(method: str, tmp_path: Path) -> None:
+    config = config_for(tmp_path, method)
+    RunFolder.create(tmp_path / "run", config, {})
+    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    grid = LocalGrid(sites)
+
+    def connected() -> list[int]:
+        done = sum(e["event"] == "round" for e in RunFolder(tmp_path / "run").events())
+        finished = sum(e["event"] == "task" for e in RunFolder(tmp_path / "run").events())
+        return [node for node in sites if (done, finished) != (2, 1) or node != NODE + VICTIM]
+
+    grid.get_node_ids = connected  # type: ignore[method-assign]
+    result = run_in(tmp_path / "run", grid)
+    away = {"replied": 2, "failed": {}, "missing": {str(VICTIM): "not connected"}}
+    assert result["rounds_with_fewer_clients"] == [{"task": 2, "round": 1, "op": "train", "clients": 3, **away}]
+    expected, weights = in_process_without(tmp_path, 1, 0, "missing", "not connected", method)
+    loaded = RunFolder.open(tmp_path / "run").checkpoints.load()
+    assert loaded is not None
+    assert loaded[0].weights.numpy().tobytes() == weights
+    assert result["accuracy_matrix"] == expected["accuracy_matrix"]
+    shared = "shared.previous_model"
+    assert result["traffic"][f"down/train/{shared}"] == expected["traffic"][f"down/train/{shared}"] > 0

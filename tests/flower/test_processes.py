@@ -1,0 +1,176 @@
+"""Supervision: commands are started again, and nothing outlives the process that asked for it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+if not Path("/proc/self/stat").exists():
+    pytest.skip("looks at processes in /proc", allow_module_level=True)
+
+from federations import eventually, processes_that_mention, running
+
+from fedfeat.flower.addresses import join_address
+from fedfeat.flower.control import Control
+from fedfeat.flower.processes import Process, ProcessError, SuperExec, SuperLink, SuperNode
+from fedfeat.flower.supervise import offline_environment
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def shell(folder: Path, script: str, **options: bool) -> Process:
+    return Process(folder, "job", ["/bin/sh", "-c", script], **options)
+
+
+def test_a_command_that_ends_is_started_again_and_its_output_is_kept(tmp_path: Path) -> None:
+    with shell(tmp_path, "echo started; sleep 60") as job:
+        first = job.pid
+        os.kill(first, signal.SIGKILL)
+        eventually(lambda: job.pid not in (0, first), 10, "a new start")
+        assert job.alive()
+        assert job.state()["last_exit"] == -signal.SIGKILL
+        assert job.state()["starts"] == 2
+        eventually(lambda: job.log.read_text().count("started") == 2)
+    assert not job.alive()
+
+
+def test_a_command_that_keeps_failing_is_started_less_and_less_often(tmp_path: Path) -> None:
+    job = shell(tmp_path, "exit 3").start()
+    try:
+        time.sleep(4.0)
+        assert job.state()["last_exit"] == 3
+        # After 0 s, 1 s and 3 s; the next would come after 7 s.
+        assert job.state()["starts"] == 3
+    finally:
+        job.stop()
+
+
+def test_a_command_without_restarts_ends_with_its_code(tmp_path: Path) -> None:
+    job = shell(tmp_path, "exit 7", restart=False).start()
+    assert job.wait(10) == 7
+    assert not job.alive()
+    job.stop()
+    job.stop()
+
+
+def test_a_command_that_cannot_be_started_says_so(tmp_path: Path) -> None:
+    job = Process(tmp_path, "job", [str(tmp_path / "missing")], restart=False).start()
+    assert job.wait(10) == 127
+    assert "missing cannot be started" in job.tail()
+
+
+def test_one_that_ends_while_starting_is_an_error_with_the_end_of_its_log(tmp_path: Path) -> None:
+    class NeverReady(Process):
+        def ready(self) -> bool:
+            return False
+
+    job = NeverReady(tmp_path, "job", ["/bin/sh", "-c", "echo the reason; exit 1"])
+    with pytest.raises(ProcessError, match=r"(?s)job ended while starting.*the reason"), job:
+        pytest.fail("it was never ready")
+    assert not job.alive()
+    slow = NeverReady(tmp_path, "slow", ["/bin/sleep", "60"])
+    with pytest.raises(ProcessError, match=r"did not answer within 0\.2 s"):
+        slow.start().wait_ready(0.2)
+    slow.stop()
+
+
+# One that ignores SIGTERM, in a session of its own, below another that does too.
+STUBBORN = "trap '' TERM; setsid sh -c 'trap \"\" TERM; sleep 1000 & wait' & while true; do sleep 1; done"
+
+
+def test_stopping_ends_the_whole_family_even_if_it_resists(tmp_path: Path) -> None:
+    marker = f"0.{time.time_ns()}"  # `sleep` takes fractions, so the number finds its processes
+    with shell(tmp_path, STUBBORN.replace("sleep 1000", f"sleep {marker[2:]}")):
+        eventually(lambda: processes_that_mention(f"sleep {marker[2:]}"), 10, "the grandchild")
+    assert processes_that_mention(marker[2:]) == []
+
+
+def test_a_polite_command_may_clean_up(tmp_path: Path) -> None:
+    with shell(tmp_path, "trap 'echo bye > bye; exit 0' TERM; echo ready > ready; while true; do sleep 0.1; done"):
+        eventually((tmp_path / "ready").exists)
+    assert (tmp_path / "bye").exists()
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from fedfeat.flower.processes import Process
+script = "setsid sleep MARK & sleep MARK"
+job = Process(Path(sys.argv[1]), "job", ["/bin/sh", "-c", script]).start().wait_ready()
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_survives_the_end_of_the_process_that_asked(tmp_path: Path, number: int) -> None:
+    mark = str(time.time_ns())
+    command = [sys.executable, "-c", PARENT.replace("MARK", mark), str(tmp_path)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "ready\n"
+    eventually(lambda: len(processes_that_mention(f"sleep {mark}")) >= 2, 10, "both sleepers")
+    parent.send_signal(number)
+    parent.wait(10)
+    parent.stdout.close()
+    eventually(lambda: processes_that_mention(mark) == [], 15, "the end of the family")
+
+
+def test_a_killed_guard_takes_its_command_along(tmp_path: Path) -> None:
+    job = shell(tmp_path, "exec sleep 1000").start().wait_ready()
+    pid = job.pid
+    assert job._guard is not None
+    job._guard.kill()
+    eventually(lambda: not running(pid), 10, "the end of the command")
+    job.stop()
+
+
+def test_the_environment_keeps_flower_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "intranet")
+    environment = offline_environment(tmp_path, {"MINE": "1"})
+    assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
+    assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    assert environment["FLWR_HOME"] == str(tmp_path)
+    assert environment["NO_PROXY"] == "intranet,127.0.0.1,localhost"
+    assert environment["MINE"] == "1"
+
+
+def test_addresses() -> None:
+    assert join_address("fl.example.org", 9092) == "fl.example.org:9092"
+    assert join_address("::1", 9092) == "[::1]:9092"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuperLink]:
+    folder = tmp_path_factory.mktemp("server")
+    with SuperLink(folder) as link, SuperExec(folder, link):
+        yield link
+    assert processes_that_mention(str(folder)) == []
+
+
+def test_a_port_in_use_is_refused_rather_than_taken_for_ours(server: SuperLink, tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match="Address already in use; choose another"):
+        SuperLink(tmp_path, port=server.port).start()
+
+
+def test_a_client_that_is_killed_comes_back_and_one_that_is_stopped_leaves_at_once(
+    server: SuperLink, tmp_path: Path
+) -> None:
+    with Control(server.address) as control:
+        with SuperNode(tmp_path, "a", server.address) as node:
+            eventually(lambda: any(known.online for known in control.nodes()), 30, "the client")
+            before = {known.id for known in control.nodes() if known.online}
+            os.kill(node.pid, signal.SIGKILL)
+            # Without a key it comes back as somebody new; with one it would wait for its old session to expire.
+            eventually(lambda: {known.id for known in control.nodes() if known.online} - before, 30, "its return")
+            back = {known.id for known in control.nodes() if known.online} - before
+        assert not back & {known.id for known in control.nodes() if known.online}

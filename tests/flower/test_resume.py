@@ -1,0 +1,124 @@
+"""Servers that are killed and clients that forget: nothing is trained twice, nothing is lost for good."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dropouts import VICTIM, config_for, same_outcome, uninterrupted
+from flwr.app import Error, Message
+from local_grid import NODE, LocalGrid, local_sites
+
+from fedfeat.federation.outcome import TooFewClients
+from fedfeat.federation.payload import Payload
+from fedfeat.federation.runfolder import RunFolder
+from fedfeat.flower.records import from_records
+from fedfeat.flower.server_app import run_in
+from fedfeat.flower.site import Visit
+
+
+def count_work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int, str]]:
+    """Note every operation that a client really runs."""
+    worked: list[tuple[int, int, int, str]] = []
+    run = Visit._run
+
+    def counted(self: Visit, header: Any, request: Payload) -> Any:
+        worked.append((header["client"], header["task"], header["round"], header["op"]))
+        return run(self, header, request)
+
+    monkeypatch.setattr(Visit, "_run", counted)
+    return worked
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("method", ["fedcbdr+feat", "herding+ncm", "fedcbdr+scaffold", "refed+moon", "fedewc"])
+def test_a_server_killed_after_any_exchange_resumes_without_training_twice(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_for(tmp_path, method)
+    expected = uninterrupted(tmp_path, method)
+    worked = count_work(monkeypatch)
+    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    RunFolder.create(tmp_path / "run", config, {})
+    result = None
+    for attempt in range(40):
+        grid = LocalGrid(sites)
+        # One is the hello. The end of a task takes up to three, and has to be done in one life.
+        pull, left = grid.pull_messages, iter(range(2 + 2 * (attempt % 2)))
+
+        def dying(ids: Any, pull: Any = pull, left: Any = left) -> Any:
+            replies = list(pull(ids))
+            if replies and next(left, None) is None:
+                raise Killed
+            return replies
+
+        grid.pull_messages = dying  # type: ignore[method-assign]
+        if attempt % 2:  # now and then the clients' processes are new as well: all they know is on disk
+            sites = local_sites(tmp_path, tmp_path / "toy.npz")
+            grid.sites = sites
+        try:
+            result = run_in(tmp_path / "run", grid)
+            break
+        except Killed:
+            continue
+    assert result is not None
+    assert attempt >= 3
+    assert same_outcome(tmp_path / "run", result, expected)
+    assert len(worked) == len(set(worked)), "an operation was run twice"
+
+
+def test_too_few_clients_stop_the_run_and_it_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = config_for(tmp_path)
+    expected = uninterrupted(tmp_path, "fedcbdr+feat")
+    worked = count_work(monkeypatch)
+    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    RunFolder.create(tmp_path / "run", config, {})
+    seen: list[int] = []
+
+    def strike(node: int, reply: Message) -> Message | Error | None:
+        seen.append(node)
+        return reply if len(seen) <= 6 or node == NODE else Error(5, "Node Unavailable")
+
+    with pytest.raises(TooFewClients) as caught:
+        run_in(tmp_path / "run", LocalGrid(sites, strike))
+    message = str(caught.value)
+    assert "1 of 3 clients replied, and federation.quorum asks for 2" in message
+    assert "client 0 missing: Node Unavailable (5)" in message
+    result = run_in(tmp_path / "run", LocalGrid(sites))
+    assert same_outcome(tmp_path / "run", result, expected)
+    assert len(worked) == len(set(worked)), "an operation was run twice"
+
+
+@pytest.mark.parametrize("method", ["fedlwf", "target", "fedcbdr+feat"])
+def test_a_client_whose_disk_was_lost_is_told_everything_again(method: str, tmp_path: Path) -> None:
+    config = config_for(tmp_path, method)
+    config = config.model_copy(update={"train": config.train.model_copy(update={"rounds": 3})})
+    RunFolder.create(tmp_path / "run", config, {})
+    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    grid = LocalGrid(sites)
+    push = grid.push_messages
+
+    def losing(messages: Any) -> Any:
+        header = from_records(messages[0].content)[0]
+        if (header.get("task"), header.get("round"), header.get("op")) == (1, 1, "train"):
+            fresh = local_sites(tmp_path, tmp_path / "toy.npz")
+            store = tmp_path / "site1" / header["run"] / "store"
+            if (store / "journal.json").exists() and not (tmp_path / "lost").exists():
+                shutil.rmtree(store)
+                (tmp_path / "lost").touch()
+                grid.sites[NODE + VICTIM] = fresh[NODE + VICTIM]
+        return push(messages)
+
+    grid.push_messages = losing  # type: ignore[method-assign]
+    result = run_in(tmp_path / "run", grid)
+    assert (tmp_path / "lost").exists()
+    fewer = result["rounds_with_fewer_clients"]
+    assert [(f["task"], f["round"], f["op"]) for f in fewer] == [(2, 2, "train")]
+    assert "its state is lost" in fewer[0]["failed"][str(VICTIM)]
+    rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
+    assert [e["replied"] for e in rounds] == [3, 3, 3, 3, 2, 3, 3, 3, 3]

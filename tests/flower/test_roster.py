@@ -1,0 +1,67 @@
+"""Who is who: ids are kept by name, and strangers stay outside."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dropouts import config_for
+from flwr.proto.node_pb2 import NodeInfo
+from local_grid import NODE, LocalGrid, local_sites
+
+from fedfeat.federation.runfolder import RunFolder
+from fedfeat.flower.server_app import run_in
+from toy import toy_dataset
+
+
+def test_the_server_gives_ids_by_name_and_remembers_them(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", config_for(tmp_path), {})
+    sites = local_sites(tmp_path, tmp_path / "toy.npz", known_ids=False)
+    run_in(tmp_path / "run", LocalGrid(sites))
+    known = json.loads((tmp_path / "run" / "federation.json").read_text())["clients"]
+    assert known == {"site0": 0, "site1": 1, "site2": 2}, "who comes at the same time is numbered by name"
+    (tmp_path / "again").mkdir()
+    shutil.copytree(tmp_path / "run", tmp_path / "again" / "run")
+    (tmp_path / "again" / "run" / "result.json").unlink()
+    swapped = {NODE + 2 - place: site for place, site in enumerate(sites.values())}
+    run_in(tmp_path / "again" / "run", LocalGrid(swapped))
+    assert json.loads((tmp_path / "again" / "run" / "federation.json").read_text())["clients"] == known
+
+
+def test_the_name_of_a_key_counts_more_than_what_a_client_says(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", config_for(tmp_path), {})
+    sites = local_sites(tmp_path, tmp_path / "toy.npz", known_ids=False)
+    grid = LocalGrid(sites)
+    keys = {NODE: "a", NODE + 1: "b", NODE + 2: "c"}
+    grid.get_nodes = lambda: [NodeInfo(node_id=node, name=keys[node]) for node in sites]  # type: ignore[method-assign]
+    run_in(tmp_path / "run", grid)
+    assert set(json.loads((tmp_path / "run" / "federation.json").read_text())["clients"]) == {"a", "b", "c"}
+
+
+def test_a_client_with_other_data_or_a_taken_id_does_not_take_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = config_for(tmp_path, quorum=0.3)
+    RunFolder.create(tmp_path / "run", config, {})
+    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    (tmp_path / "elsewhere").mkdir()
+    other = toy_dataset()
+    np.savez(
+        tmp_path / "elsewhere" / "toy.npz",
+        x=255 - other.train_images,
+        y=other.train_labels,
+        xt=other.test_images,
+        yt=other.test_labels,
+    )
+    sites[NODE + 1] = local_sites(tmp_path, tmp_path / "elsewhere" / "toy.npz")[NODE + 1]
+    twin = local_sites(tmp_path / "twin", tmp_path / "toy.npz")[NODE]
+    twin.settings = type(twin.settings)(twin.settings.folder, "zoe", 2, device="cpu")
+    sites[NODE + 7] = twin
+    with caplog.at_level("WARNING"):
+        result = run_in(tmp_path / "run", LocalGrid(sites))
+    assert "its data set is not the server's" in caplog.text
+    assert "zoe cannot take part: it asks for id 2, which is taken" in caplog.text
+    assert all(f["missing"] == {"1": "not connected"} for f in result["rounds_with_fewer_clients"])

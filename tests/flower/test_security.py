@@ -1,0 +1,271 @@
+"""TLS, node keys and the gateway in front of a real SuperLink: who gets in, who does not."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import json
+import socket
+import ssl
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+import httpx
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from federations import ECHO_APP, eventually
+from flwr.proto.control_pb2 import RegisterNodeRequest
+from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
+from flwr.proto.node_pb2 import Node
+
+from fedfeat.flower import certificates, keys
+from fedfeat.flower.codec import pack
+from fedfeat.flower.control import Control, ControlError
+from fedfeat.flower.post import Answer
+from fedfeat.flower.processes import Gateway, ProcessError, SuperExec, SuperLink, SuperNode
+from fedfeat.flower.roster import Roster, read_roster
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+@dataclass
+class Federation:
+    """A server with TLS and node keys behind its gateway."""
+
+    folder: Path
+    link: SuperLink
+    gateway: Gateway
+    control: Control
+    node_ids: dict[str, int]
+
+    def node(self, folder: Path, **changes: object) -> SuperNode:
+        """Return a SuperNode that tries its luck once at the gateway; as client-0 unless changed."""
+        mine = self.folder / "keys" / "clients" / "client-0"
+        settings: dict[str, object] = {"ca": mine / "ca.crt", "key": mine / "client-0.key", **changes}
+        server = str(settings.pop("server", self.gateway.address))
+        return SuperNode(folder, "node", server, restart=False, **settings)  # type: ignore[arg-type]
+
+    def online(self) -> list[str]:
+        return sorted(node.name for node in self.control.nodes() if node.online)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    folder = tmp_path_factory.mktemp("federation")
+    keys.make_keys(folder / "keys", ["fl.example.org"], ["client-0", "client-1"])
+    server = keys.read_server_keys(folder / "keys" / "server")
+    with (
+        SuperLink(folder / "server", tls=server.certificates) as link,
+        SuperExec(folder / "server", link),
+        Gateway(folder / "server", link, host="0.0.0.0") as gateway,
+        Control(link.address, link.ca) as control,
+    ):
+        node_ids = control.register_exactly(server.clients)
+        gateway.host = "127.0.0.1"  # as clients on this machine see it
+        yield Federation(folder, link, gateway, control, node_ids)
+
+
+def test_registered_clients_join_through_the_gateway_and_a_run_completes(
+    federation: Federation, tmp_path: Path
+) -> None:
+    nodes = []
+    try:
+        for name in ("client-0", "client-1"):
+            mine = keys.read_client_keys(federation.folder / "keys" / "clients" / name)
+            assert mine.name == name
+            node = SuperNode(tmp_path / name, name, federation.gateway.address, ca=mine.ca, key=mine.key)
+            nodes.append(node.start())
+        eventually(lambda: federation.online() == ["client-0", "client-1"], 60, "both clients online")
+        run = federation.control.start(ECHO_APP, {"out": str(tmp_path / "answers"), "nodes": 2})
+        eventually(lambda: federation.control.status(run).finished, 90, "the end of the run")
+        assert federation.control.status(run).text == "finished:completed"
+        assert (tmp_path / "answers").read_text() == "42 44"
+    finally:
+        for node in nodes:
+            node.stop()
+    assert federation.online() == []
+
+
+def assert_stays_out(federation: Federation, node: SuperNode, reason: str) -> None:
+    """Start a SuperNode, see it end by itself with the given words in its log, and nobody online."""
+    node.start()
+    try:
+        assert node.wait(60) == 1, f"it should have given up\n{node.tail()}"
+        assert reason in node.log.read_text(), node.tail()
+        assert federation.online() == []
+    finally:
+        node.stop()
+
+
+def test_an_unknown_key_stays_out(federation: Federation, tmp_path: Path) -> None:
+    key = tmp_path / "stranger.key"
+    key.write_bytes(certificates.private_openssh(certificates.new_key()))
+    assert_stays_out(federation, federation.node(tmp_path, key=key), "Exit Code: 305")
+
+
+def test_a_client_without_a_key_stays_out(federation: Federation, tmp_path: Path) -> None:
+    assert_stays_out(federation, federation.node(tmp_path, key=None), "Exit Code: 305")
+
+
+def test_a_plaintext_client_stays_out(federation: Federation, tmp_path: Path) -> None:
+    node = federation.node(tmp_path, ca=None, key=None).start()
+    try:
+        # It takes the broken connection for a passing fault and goes on trying.
+        eventually(lambda: "retrying" in node.tail(50), 60, "a refused connection")
+        assert federation.online() == []
+    finally:
+        node.stop()
+
+
+def test_a_server_of_another_authority_is_not_trusted(federation: Federation, tmp_path: Path) -> None:
+    other = tmp_path / "other.crt"
+    authority = certificates.make_authority(certificates.new_key())
+    other.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
+    assert_stays_out(federation, federation.node(tmp_path, ca=other), "SSL/TLS handshake error")
+
+
+def test_a_server_under_another_name_than_its_certificate_is_not_trusted(
+    federation: Federation, tmp_path: Path
+) -> None:
+    # 127.0.0.2 is this machine too, but not in the certificate.
+    elsewhere = f"127.0.0.2:{federation.gateway.port}"
+    assert_stays_out(federation, federation.node(tmp_path, server=elsewhere), "SSL/TLS handshake error")
+
+
+def test_old_protocols_are_refused(federation: Federation) -> None:
+    context = ssl.create_default_context(cafile=federation.link.ca)
+    context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with (
+        socket.create_connection(("127.0.0.1", federation.gateway.port), 5) as plain,
+        pytest.raises(ssl.SSLError),
+    ):
+        context.wrap_socket(plain, server_hostname="localhost")
+
+
+def test_the_control_interface_is_closed_to_the_outside(federation: Federation, tmp_path: Path) -> None:
+    with Control(federation.gateway.address, federation.link.ca) as outside:
+        stranger = certificates.new_key().public_key()
+        pem = stranger.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+        with pytest.raises(ControlError, match="403"):
+            outside.nodes()
+        with pytest.raises(ControlError, match="403"):
+            outside.start(ECHO_APP, {"out": str(tmp_path / "never"), "nodes": 0})
+        with pytest.raises(httpx.HTTPStatusError, match="403"):
+            outside._client.RegisterNode(RegisterNodeRequest(public_key=pem))
+    assert len(federation.control.nodes()) == 2
+
+
+def test_every_path_of_the_superlink_but_the_fleet_is_closed_to_the_outside(federation: Federation) -> None:
+    context = ssl.create_default_context(cafile=federation.link.ca)
+    with urllib.request.urlopen(f"https://{federation.link.address}/openapi.json", context=context) as reply:
+        paths = json.load(reply)["paths"]
+    closed = [path for path in paths if not path.startswith("/v1/fleet/") and path != "/health"]
+    assert any("/v1/control/" in path for path in closed)
+    assert any("/v1/runtime/" in path for path in closed)
+    with httpx.Client(verify=context, base_url=f"https://{federation.gateway.address}") as outside:
+        statuses = {outside.post(path, content=b"").status_code for path in [*closed, "/docs", "/openapi.json"]}
+        assert statuses == {403}
+        assert outside.get("/health").status_code == 200
+
+
+def test_the_superlink_itself_listens_on_the_loopback_address_only(federation: Federation) -> None:
+    socket.create_connection(("127.0.0.1", federation.link.port), 5).close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.2", federation.link.port), 5)
+    socket.create_connection(("127.0.0.2", federation.gateway.port), 5).close()
+
+
+class Signer:
+    """Signs requests as a SuperNode does, or as an impostor would."""
+
+    def __init__(self, federation: Federation, key: ec.EllipticCurvePrivateKey) -> None:
+        self.federation, self.key = federation, key
+        self.pem = key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+
+    def post(self, path: str, body: bytes, age: float = 0.0, claims: bytes | None = None) -> int:
+        """Send a signed request through the gateway, signed `age` seconds ago, with another's key if claimed."""
+        time = (datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=age)).isoformat()
+        headers = {
+            "content-type": "application/protobuf",
+            "flwr-public-key": base64.b64encode(claims or self.pem).decode(),
+            "flwr-timestamp": time,
+            "flwr-signature": base64.b64encode(self.key.sign(time.encode(), ec.ECDSA(hashes.SHA256()))).decode(),
+        }
+        context = ssl.create_default_context(cafile=self.federation.link.ca)
+        with httpx.Client(verify=context, base_url=f"https://{self.federation.gateway.address}") as outside:
+            return outside.post(path, content=body, headers=headers).status_code
+
+
+def client_key(federation: Federation, name: str) -> ec.EllipticCurvePrivateKey:
+    content = (federation.folder / "keys" / "clients" / name / f"{name}.key").read_bytes()
+    key = serialization.load_ssh_private_key(content, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
+
+
+def test_the_fleet_path_itself_asks_for_a_registered_key_a_fresh_signature_and_the_own_node(
+    federation: Federation,
+) -> None:
+    known, stranger = Signer(federation, client_key(federation, "client-0")), Signer(federation, certificates.new_key())
+    own = PullMessagesRequest(node=Node(node_id=federation.node_ids["client-0"])).SerializeToString()
+    others = PullMessagesRequest(node=Node(node_id=federation.node_ids["client-1"])).SerializeToString()
+    pull = "/v1/fleet/pull-messages"
+    assert known.post(pull, own) == 200, "otherwise the refusals below prove nothing"
+    assert known.post(pull, others) == 401, "another client's messages"
+    assert known.post(pull, own, age=3600) == 401, "a recorded request"
+    assert stranger.post(pull, own) == 401, "an unknown key"
+    assert stranger.post(pull, own, claims=known.pem) == 401, "a known key with a stranger's signature"
+    register = RegisterNodeFleetRequest(public_key=stranger.pem).SerializeToString()
+    assert stranger.post("/v1/fleet/register-node", register) >= 400, "registering oneself"
+    activate = ActivateNodeRequest(public_key=stranger.pem, heartbeat_interval=30).SerializeToString()
+    assert stranger.post("/v1/fleet/activate-node", activate) >= 400
+    assert len(federation.control.nodes()) == 2
+
+
+def test_a_client_that_is_unregistered_is_shut_out(federation: Federation, tmp_path: Path) -> None:
+    key = certificates.new_key()
+    signer = Signer(federation, key)
+    node_id = federation.control.register(signer.pem, "guest")
+    assert federation.control.register(signer.pem, "guest") == node_id, "registering twice changes nothing"
+    pull = PullMessagesRequest(node=Node(node_id=node_id)).SerializeToString()
+    assert signer.post("/v1/fleet/pull-messages", pull) == 200
+    server = keys.read_server_keys(federation.folder / "keys" / "server")
+    assert federation.control.register_exactly(server.clients) == federation.node_ids
+    assert signer.post("/v1/fleet/pull-messages", pull) == 401
+
+
+class Desk:
+    """In the place of the post: one client, with the name of its key and the name that it gives."""
+
+    def __init__(self, registered: str, said: str) -> None:
+        self.registered, self.said = registered, said
+
+    def nodes(self) -> dict[int, str]:
+        return {7: self.registered}
+
+    def send(self, kind: str, letters: dict[int, object], deadline: float) -> Iterator[tuple[int, Answer]]:
+        hello = {"name": self.said, "client": None, "data": "same", "generation": 0, "exemplars": 0}
+        yield from ((node, Answer(hello, pack({}), 0.0)) for node in letters)
+
+
+@pytest.mark.parametrize(("registered", "counts"), [("hospital-b", "hospital-b"), ("", "hospital-a")])
+def test_a_client_goes_by_the_name_of_its_key_whatever_it_says(tmp_path: Path, registered: str, counts: str) -> None:
+    roster = Roster(tmp_path, Desk(registered, "hospital-a"), 3, {"data": "same"}, 1.0)  # type: ignore[arg-type]
+    roster.refresh()
+    assert [member.name for member in roster.members.values()] == [counts]
+    assert list(read_roster(tmp_path)[1]) == [counts]
+
+
+def test_a_gateway_without_certificates_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ProcessError, match="needs certificates"):
+        Gateway(tmp_path, SuperLink(tmp_path), host="127.0.0.1")

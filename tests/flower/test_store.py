@@ -1,0 +1,117 @@
+"""A client's memory: answers are given once, states can be turned back, and damage is noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedfeat.federation.payload import Payload, State
+from fedfeat.flower.codec import pack, unpack
+from fedfeat.flower.store import Store
+
+
+def commit(store: Store, task: int, round: int, op: str, request: str = "r", **state: object) -> None:
+    reply: Payload = {"told": f"{task}.{round}.{op}.{request}", "weights": torch.full((4,), float(round))}
+    after: State = {**store.state, **state}  # type: ignore[dict-item]
+    store.commit((task, round), op, request, pack(reply), after, {"weights": 16})
+
+
+def told(store: Store, task: int, round: int, op: str, request: str = "r") -> str | None:
+    reply = store.answered((task, round), op, request)
+    return None if reply is None else str(unpack(reply)["told"])
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_request_is_answered_from_memory_in_any_order(tmp_path: Path, reopened: bool) -> None:
+    store = Store(tmp_path)
+    commit(store, 0, 0, "train")
+    for op in ("a", "b", "c"):
+        commit(store, 0, 1, op, kept=op)
+    store = Store(tmp_path) if reopened else store
+    assert store.generation == 3
+    for _ in range(2):
+        assert [told(store, 0, 1, op) for op in ("a", "b", "c")] == ["0.1.a.r", "0.1.b.r", "0.1.c.r"]
+        assert told(store, 0, 0, "train") == "0.0.train.r"
+    assert store.state == {"kept": "c"}
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_another_request_at_the_same_place_starts_from_the_state_before_it(tmp_path: Path, reopened: bool) -> None:
+    store = Store(tmp_path)
+    for op in ("a", "b", "c"):
+        commit(store, 0, 1, op, kept=torch.tensor([ord(op)]))
+    store = Store(tmp_path) if reopened else store
+    assert told(store, 0, 1, "b", "other") is None
+    kept = store.state["kept"]
+    assert isinstance(kept, torch.Tensor)
+    assert kept.tolist() == [ord("a")]
+    assert store.generation == 1
+    assert told(store, 0, 1, "c") is None, "what came after it is void as well"
+    assert told(store, 0, 1, "a") == "0.1.a.r"
+
+
+def test_two_rounds_are_kept_and_older_objects_dropped(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for round in range(6):
+        commit(store, 0, round, "train", model=torch.full((8,), float(round)))
+    assert [told(Store(tmp_path), 0, r, "train") for r in (4, 5)] == ["0.4.train.r", "0.5.train.r"]
+    assert len(list((tmp_path / "objects").iterdir())) == 5, "two replies, two states after them, one before"
+    # A request from further back begins with the oldest state there is.
+    assert told(store, 0, 2, "train") is None
+    model = store.state["model"]
+    assert isinstance(model, torch.Tensor)
+    assert model[0] == 3
+
+
+def test_an_unchanged_tensor_is_written_once_and_is_no_change(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    commit(store, 0, 0, "train", model=torch.arange(1000.0), note="x")
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "objects").iterdir()}
+    commit(store, 0, 1, "train")
+    assert store.generation == 1
+    after = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "objects").iterdir()}
+    assert before.items() <= after.items()
+    assert len(after) == len(before) + 1, "only the reply is new"
+
+
+def test_a_lost_reply_is_worked_out_again_from_the_state_before(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    commit(store, 0, 0, "train", kept="before")
+    commit(store, 0, 1, "train", kept="after")
+    reply = json.loads((tmp_path / "journal.json").read_text())["entries"][1]["reply"]
+    (tmp_path / "objects" / reply).write_bytes(b"cut off by a power cut")
+    store = Store(tmp_path)
+    assert told(store, 0, 1, "train") is None
+    assert store.state == {"kept": "before"}
+
+
+@pytest.mark.parametrize("damage", ["gone", "changed", "journal"])
+def test_a_damaged_state_is_no_state(tmp_path: Path, damage: str) -> None:
+    store = Store(tmp_path)
+    commit(store, 0, 0, "train", kept=torch.arange(3), also="plain")
+    stored = (
+        tmp_path
+        / "objects"
+        / json.loads((tmp_path / "journal.json").read_text())["entries"][0]["after"]["tensors"]["kept"]
+    )
+    if damage == "gone":
+        stored.unlink()
+    elif damage == "changed":
+        content = bytearray(stored.read_bytes())
+        content[-1] ^= 1
+        stored.write_bytes(content)
+    else:
+        (tmp_path / "journal.json").write_text("{")
+    store = Store(tmp_path)
+    assert store.state == {}
+    assert store.generation == 0, "the server remembers more, and so learns of the loss"
+
+
+def test_what_left_is_added_up(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for round in range(3):
+        commit(store, 0, round, "train")
+    assert dict(Store(tmp_path).sent) == {"train/weights": 48}
