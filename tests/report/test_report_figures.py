@@ -1,4 +1,4 @@
-"""Figures show something, and leave the caller's matplotlib settings alone."""
+"""The picture of a comparison shows the curves, and leaves the caller's matplotlib settings alone."""
 
 from __future__ import annotations
 
@@ -11,19 +11,10 @@ import pytest
 from fedfeat.errors import FedfeatError, MissingExtra
 from fedfeat.report import curves_png
 from fedfeat.report.collect import find_runs, group_runs
-from fedfeat.report.figures import (
-    accuracy_curves,
-    accuracy_matrices,
-    forgetting_bars,
-    head_tail,
-    over_rounds,
-)
-from fedfeat.report.scenario_figure import draw_counts
-from fedfeat.report.series import accuracy_curve, forgetting_by_task, head_tail_curve, loss_curve, mean_matrix
-from fedfeat.report.style import save_png, to_svg
+from fedfeat.report.figures import accuracy_curves
+from fedfeat.report.series import accuracy_curve, forgetting_by_task, mean_and_std, mean_matrix
 
 matplotlib = pytest.importorskip("matplotlib")
-FIGURES = [accuracy_curves, accuracy_matrices, forgetting_bars, head_tail, over_rounds]
 
 
 @pytest.fixture
@@ -39,30 +30,26 @@ def colours(path: Path) -> int:
     return len(np.unique((sampled @ [1.0, 300.0, 90_000.0, 0.0]).round(3)))
 
 
-@pytest.mark.parametrize("draw", FIGURES)
-def test_png_is_not_blank(draw, runs, tmp_path: Path):
-    save_png(draw(group_runs(runs)), tmp_path / "figure.png")
-    assert colours(tmp_path / "figure.png") > 50
-
-
-def test_scenario_and_curves_are_not_blank(runs, tmp_path: Path):
-    save_png(draw_counts(runs[0].scenario), tmp_path / "scenario.png")
+def test_png_is_not_blank(runs, tmp_path: Path):
     curves_png(runs, tmp_path / "deep" / "curves.png")
-    assert colours(tmp_path / "scenario.png") > 50
     assert colours(tmp_path / "deep" / "curves.png") > 50
 
 
 def test_curves_are_the_numbers_of_the_runs(runs):
-    feat, plain = group_runs(runs)
+    feat, _ = group_runs(runs)
     mean, std = accuracy_curve(feat, True)
     assert mean.tolist() == [91.0, 76.5]
     assert std == pytest.approx([2**0.5, 2**0.5])
     assert accuracy_curve(feat, False)[0].tolist() == [91.0, 73.5]
-    assert mean_matrix(plain)[1].tolist() == [51.0, 95.0]
+
+
+def test_means_reach_as_far_as_all_rows_do():
+    mean, std = mean_and_std([[1.0, 2.0, 9.0], [3.0, 6.0], []])
+    assert mean.tolist() == [2.0, 4.0]
+    assert std == pytest.approx([2**0.5, 8**0.5])
+    matrix = mean_matrix([[[10.0], [20.0, 30.0]], [[30.0]], []])
+    assert matrix.tolist() == [[20.0]]
     assert forgetting_by_task([[90.0], [95.0, 80.0], [60.0, 70.0, 99.0]]) == [35.0, 10.0]
-    assert head_tail_curve(feat, 1, True).tolist() == [57.0]
-    assert head_tail_curve(feat, 1, False).tolist() == [51.0]
-    np.testing.assert_array_equal(loss_curve(feat, "gsa"), [np.nan, np.nan, 0.1, 0.1])
 
 
 def test_drawn_lines_are_the_curves(runs):
@@ -72,15 +59,6 @@ def test_drawn_lines_are_the_curves(runs):
     assert drawn == [[91.0, 76.5], [91.0, 73.5], [91.0, 73.5]]  # feat, feat without correction, finetune
 
 
-def test_svg_stands_alone_and_takes_the_colours_of_the_page(runs):
-    svg = to_svg(accuracy_curves(group_runs(runs)), "fig")
-    assert svg.startswith("<svg")
-    assert "http" not in svg
-    assert "var(--series-0)" in svg
-    assert 'id="fig-' in svg
-    assert 'id="axes' not in svg
-
-
 def test_settings_of_the_caller_are_left_alone(runs, tmp_path: Path):
     before = dict(matplotlib.rcParams)
     curves_png(runs, tmp_path / "curves.png")
@@ -88,11 +66,7 @@ def test_settings_of_the_caller_are_left_alone(runs, tmp_path: Path):
 
 
 def test_formulas_in_names_are_text(make_run, tmp_path: Path):
-    run = make_run(r"$\frac{$", names=("$x", "_b", "$y^$", "猫"), folder="x")
-    runs = find_runs([run])
-    for number, draw in enumerate(FIGURES):
-        save_png(draw(group_runs(runs)), tmp_path / f"{number}.png")
-    save_png(draw_counts(runs[0].scenario), tmp_path / "scenario.png")
+    curves_png(find_runs([make_run(r"$\frac{$", folder="x")]), tmp_path / "x.png")
 
 
 def test_without_matplotlib_the_error_names_the_extra(runs, tmp_path: Path, monkeypatch):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.data.augment import DeviceImages
+from fedfeat.evaluate.energies import EnergyCounts, EnergyMeter
 from fedfeat.methods.method import Known, Method, Seen
 from fedfeat.models import Network
 
@@ -21,6 +22,7 @@ class Tables(NamedTuple):
     plain: np.ndarray
     corrected: np.ndarray
     variants: Mapping[str, np.ndarray] = MappingProxyType({})  # other predictions, by name
+    energies: EnergyCounts | None = None  # of the test features; none without a frame, or without old classes
 
 
 @torch.no_grad()
@@ -31,16 +33,20 @@ def count(
     network.eval()
     predictions = [method.predict, *method.variants.values()]
     tables = torch.zeros(1 + len(predictions), seen.num_classes**2, dtype=torch.long, device=images.device)
+    meter = EnergyMeter.of(network, method, seen, known)
     indices = (images.labels < seen.num_classes).nonzero().flatten()
-    for chosen in torch.split(indices, batch):
+    for chosen in torch.split(indices, batch) if len(indices) else ():
         labels = images.labels[chosen]
         outputs = network(images.plain(chosen))
+        if meter is not None:
+            meter.add(outputs.features, labels)
         logits = [outputs.logits]
         logits += [outputs.logits if p is None else p(network, outputs, seen, known) for p in predictions]
         for table, scores in zip(tables, logits, strict=True):
             table += _pairs(labels, scores.argmax(dim=1), seen.num_classes)
     plain, corrected, *others = tables.view(-1, seen.num_classes, seen.num_classes).cpu().numpy()
-    return Tables(plain, corrected, dict(zip(method.variants, others, strict=True)))
+    energies = meter.read() if meter is not None else None
+    return Tables(plain, corrected, dict(zip(method.variants, others, strict=True)), energies)
 
 
 def _pairs(labels: Tensor, predicted: Tensor, num_classes: int) -> Tensor:

@@ -17,6 +17,11 @@ def task_accuracies(confusion: np.ndarray, tasks: Sequence[range]) -> list[float
     return [_percent(np.diag(confusion)[list(t)].sum(), confusion[list(t)].sum()) for t in tasks]
 
 
+def class_accuracies(confusion: np.ndarray) -> list[float]:
+    """Return the accuracy in percent on each class."""
+    return [_percent(right, total) for right, total in zip(np.diag(confusion), confusion.sum(axis=1), strict=True)]
+
+
 def overall_accuracy(confusion: np.ndarray) -> float:
     """Return top-1 accuracy in percent over all test images of the seen classes."""
     return _percent(np.trace(confusion), confusion.sum())

@@ -22,12 +22,13 @@ def find_runs(dirs: Iterable[Path]) -> list[Run]:
     """Read the run folders given, and those one or two levels below folders that are none themselves."""
     found: dict[Path, Path] = {}
     for folder in dirs:
-        for path in _run_folders(folder):
+        for path in run_folders(folder):
             found.setdefault(path.resolve(), path)
     return [read_run(path) for path in found.values()]
 
 
-def _run_folders(folder: Path) -> list[Path]:
+def run_folders(folder: Path) -> list[Path]:
+    """Return the folder itself if it is a run's, or the run folders up to two levels below it."""
     if not folder.is_dir():
         raise FedfeatError(f"{folder}: no such folder; give a run folder, or a folder of run folders")
     if (folder / "config.toml").is_file():
@@ -53,7 +54,7 @@ class Group:
         """The runs that count: finished ones, one per seed; what there is where none has finished."""
         first = {run.seed: run for run in reversed(self.runs) if run.finished}
         done = tuple(run for run in self.runs if first.get(run.seed) is run)
-        return done or tuple(run for run in self.runs if run.tasks)
+        return done or tuple(run for run in self.runs if run.tasks or run.rounds)
 
     @property
     def finished(self) -> bool:

@@ -1,21 +1,43 @@
-"""One HTML file that needs nothing else: tables, drawings and style are all inside it."""
+"""One HTML file that needs nothing else: data, style, script and the chart library are all inside it."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Sequence
+from functools import cache
+from html import escape
 from pathlib import Path
 
-from fedfeat import __version__
 from fedfeat.errors import FedfeatError, MissingExtra
 from fedfeat.files import write_atomically
-from fedfeat.report import html, sections
-from fedfeat.report.collect import SummaryRow, problems, summary_rows
-from fedfeat.report.figures import drawable
+from fedfeat.report.detail import Data
+from fedfeat.report.page_data import page_data
 from fedfeat.report.run import Run
-from fedfeat.report.style import drawing
-from fedfeat.report.words import count, headline, named
 
-STYLE = Path(__file__).with_name("style.css")
+ASSETS = Path(__file__).with_name("assets")
+SCRIPTS = (  # in the order in which they rest on each other; together they are one script
+    "dom.js",
+    "theme.js",
+    "state.js",
+    "copying.js",
+    "tables.js",
+    "traces.js",
+    "figures.js",
+    "learning.js",
+    "forgetting.js",
+    "clients.js",
+    "scenario.js",
+    "correction.js",
+    "cost.js",
+    "words.js",
+    "setting.js",
+    "toolbar.js",
+    "main.js",
+    "live.js",
+)
+STYLES = ("colours.css", "page.css", "parts.css", "tables.css", "media.css")
 
 
 def write_report(runs: Sequence[Run], path: Path) -> None:
@@ -27,42 +49,69 @@ def report_html(runs: Sequence[Run]) -> str:
     """Return the report of some runs as the text of an HTML page."""
     if not runs:
         raise FedfeatError("a report needs at least one run")
-    rows = summary_rows(runs)
-    groups = [row.group for row in rows]
-    drawn, notes = drawable(groups), _without_matplotlib()
-    parts = [
-        sections.comparison(rows),
-        sections.curves(drawn) if drawn else "",
-        sections.matrices(drawn) if drawn else "",
-        sections.head_tail(drawn),
-        sections.rounds(drawn),
-        sections.communication(rows),
-        sections.scenario(runs),
-        sections.settings(groups),
-        sections.missing(runs, notes),
-    ]
-    title = f"{', '.join(sorted({row.dataset for row in rows}))}: {named(rows, ', '.join)}"
-    header = _header(title, rows, len(problems(runs)) + len(notes))
-    body = "\n".join([header, *filter(None, parts), _footer(runs)])
-    return html.document(f"{title} | fedfeat report", STYLE.read_text(encoding="utf-8"), body)
+    return document(page_data(runs))
 
 
-def _header(title: str, rows: Sequence[SummaryRow], missing: int) -> str:
-    lead = "".join(f'<p class="lead">{html.text(sentence)}</p>\n' for sentence in headline(rows))
-    if missing:
-        words = "1 thing is missing" if missing == 1 else f"{missing} things are missing"
-        lead += f'<p class="warning"><a href="#missing">{words}</a> from what follows.</p>\n'
-    return f"<header>\n<h1>{html.text(title)}</h1>\n{lead}</header>"
-
-
-def _footer(runs: Sequence[Run]) -> str:
-    made = f"Made by fedfeat {__version__} from {count(len(runs), 'run folder')}."
-    return f"<footer>{html.paragraph(made)}</footer>"
-
-
-def _without_matplotlib() -> list[str]:
+def document(data: Data, *, live: bool = False) -> str:
+    """Return the page around some data; a live page may ask its own server for newer data, and nobody else."""
     try:
-        with drawing():
-            return []
+        library = _chart_library()
     except MissingExtra as error:
-        return [str(error)]
+        library = ""
+        data = {**data, "missing": [f"Charts: {error}.", *data["missing"]]}
+    script = _own_script()
+    values = {
+        "policy": policy([script, library], live=live),
+        "title": escape(data["title"]),
+        "headline": escape(" ".join(data["headline"])),
+        "style": _joined(STYLES),
+        "live": "true" if live else "false",
+        "data": data_text(data),
+        "library": library,
+        "script": script,
+    }
+    page = (ASSETS / "page.html").read_text(encoding="utf-8")
+    # Split once, so that nothing inside a value is taken for a place of the template.
+    parts = page.split("{{")
+    filled = (values[name] + rest for name, _, rest in (part.partition("}}") for part in parts[1:]))
+    return parts[0] + "".join(filled)
+
+
+def data_text(data: Data) -> str:
+    """Return data as JSON that can stand inside a script element."""
+    return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def policy(scripts: Sequence[str], *, live: bool) -> str:
+    """Return a content security policy: these scripts, inline style, embedded pictures, and nothing else."""
+    digests = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts if s)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    connect = " connect-src 'self';" if live else ""
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:;"
+        f"{connect} base-uri 'none'; form-action 'none'"
+    )
+
+
+def _joined(names: Sequence[str]) -> str:
+    return "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
+
+
+@cache
+def _own_script() -> str:
+    return _embeddable('(() => {\n"use strict";\n' + _joined(SCRIPTS) + "})();\n")
+
+
+@cache
+def _chart_library() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise MissingExtra("plotly", "plots", "drawing charts") from error
+    return _embeddable(get_plotlyjs())
+
+
+def _embeddable(script: str) -> str:
+    """Return a script that no parser of HTML would change or end early, so that its digest holds."""
+    lines = script.replace("\r\n", "\n").replace("\r", "\n")
+    return lines.replace("</script", r"<\/script").replace("<!--", r"\x3C!--")

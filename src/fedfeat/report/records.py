@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Matrix = list[list[Finite]]
 HeadTail = tuple[Finite | None, Finite | None]
+Confusion = list[list[Annotated[int, Field(ge=0)]]]
 
 
 class _Record(BaseModel):
@@ -36,6 +37,10 @@ class ResultRecord(_Record):
     images_per_second: Finite
     seconds: Finite = 0.0
     accuracy_of_variants: dict[str, list[Finite]] = {}
+    accuracy_matrix_of_variants: dict[str, Matrix] = {}
+    confusion: Confusion = []
+    confusion_uncorrected: Confusion = []
+    confusion_of_variants: dict[str, Confusion] = {}
     notes: list[str] = []
     config: dict[str, Any] = {}
 
@@ -43,11 +48,19 @@ class ResultRecord(_Record):
     def _tasks_agree(self) -> ResultRecord:
         tasks = len(self.accuracy_after_task)
         triangle = list(range(1, tasks + 1))
-        for matrix in (self.accuracy_matrix, self.accuracy_matrix_uncorrected):
+        matrices = self.accuracy_matrix, self.accuracy_matrix_uncorrected, *self.accuracy_matrix_of_variants.values()
+        for matrix in matrices:
             if [len(row) for row in matrix] != triangle:
                 raise ValueError(f"an accuracy matrix is not a triangle of {tasks} tasks")
         if len(self.accuracy_after_task_uncorrected) != tasks:
             raise ValueError(f"accuracy_after_task_uncorrected does not have {tasks} tasks")
+        return self
+
+    @model_validator(mode="after")
+    def _tables_are_square(self) -> ResultRecord:
+        for table in (self.confusion, self.confusion_uncorrected, *self.confusion_of_variants.values()):
+            if any(len(row) != len(table) for row in table):
+                raise ValueError("a confusion table is not square")
         return self
 
 
@@ -58,7 +71,34 @@ class RoundRecord(_Record):
     task: int
     round: int
     losses: dict[str, float]
+    client_losses: dict[int, float] = {}
+    bytes_up: int | None = None
+    bytes_down: int | None = None
     images_per_second: Finite
+
+
+class VariantRecord(_Record):
+    """What another prediction of the same model reached after a task."""
+
+    accuracy: Finite
+    per_task: list[Finite]
+    per_class: list[Finite] = []
+    head_tail: HeadTail
+
+
+class SpanRecord(_Record):
+    """Histograms of the share of energy in one group's span, of test features of old and of new classes."""
+
+    of_tail: list[int]
+    of_head: list[int]
+    prior: Finite | None = None
+
+
+class EnergiesRecord(_Record):
+    """Energies of the test features in the span of new (head) and of old (tail) prototypes."""
+
+    head: SpanRecord
+    tail: SpanRecord
 
 
 class TaskRecord(_Record):
@@ -70,8 +110,12 @@ class TaskRecord(_Record):
     accuracy_uncorrected: Finite
     per_task: list[Finite]
     per_task_uncorrected: list[Finite]
+    per_class: list[Finite] = []
+    per_class_uncorrected: list[Finite] = []
     head_tail: HeadTail
     head_tail_uncorrected: HeadTail
+    variants: dict[str, VariantRecord] = {}
+    energies: EnergiesRecord | None = None
 
 
 class SpreadRecord(_Record):
@@ -94,11 +138,11 @@ class ScenarioTaskRecord(_Record):
 
     task: int
     classes: list[str]
-    samples: int
+    samples: int | None = None  # nobody but their owners may know
     present: int
     participants_per_round: int
-    samples_per_client: SpreadRecord
-    classes_per_client: SpreadRecord
+    samples_per_client: SpreadRecord | None = None
+    classes_per_client: SpreadRecord | None = None
     exemplars_per_client: SpreadRecord
     clients: list[ClientRecord] = []
 

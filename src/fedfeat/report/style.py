@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,19 +12,9 @@ from typing import Any
 from fedfeat.errors import MissingExtra
 from fedfeat.files import write_atomically
 
-INK, MUTED, GRID, EMPTY, PAGE = "#1b1f24", "#5b636e", "#d9dde2", "#eceff2", "#fefefe"
+INK, MUTED, GRID, PAGE = "#1b1f24", "#5b636e", "#d9dde2", "#fefefe"
 SERIES = ("#0072b2", "#d55e00", "#00875f", "#a8327e", "#8a6a00", "#3a9bd9", "#5a4fcf", "#707070")
-PIXELS = 1.7  # of a point, on a wide screen
 MARKERS = "osD^vPX*"
-# In the page a colour is a CSS variable, so that one drawing serves light, dark and paper.
-VARIABLES = {
-    INK: "--ink",
-    MUTED: "--muted",
-    GRID: "--grid",
-    EMPTY: "--empty",
-    PAGE: "--page",
-    **{colour: f"--series-{i}" for i, colour in enumerate(SERIES)},
-}
 _SETTINGS: Any = {
     "font.family": "sans-serif",
     "font.size": 9,
@@ -54,8 +43,6 @@ _SETTINGS: Any = {
     "ytick.labelsize": 8.5,
     "legend.frameon": False,
     "legend.fontsize": 8.5,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "fedfeat",
 }
 
 
@@ -90,22 +77,3 @@ def save_png(figure: Any, path: Path) -> None:
     with drawing():
         figure.savefig(buffer, format="png", dpi=200, facecolor="white")
     write_atomically(path, buffer.getvalue())
-
-
-def to_svg(figure: Any, prefix: str) -> str:
-    """Return a figure as an SVG element for a page: colours are variables, ids begin with ``prefix``."""
-    buffer, wide = io.StringIO(), 72 * figure.get_figwidth()
-    with drawing():
-        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
-    text = buffer.getvalue()
-    text = text[text.index("<svg") :]
-    # Letters have one size in all figures: never blown up, and legible on a phone, where figures scroll.
-    size = f'style="max-width: {PIXELS * wide:.0f}px; min-width: {wide:.0f}px"'
-    text = re.sub(r' width="[^"]*"', f" {size}", re.sub(r' height="[^"]*"', "", text, count=1), count=1)
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r' (xmlns(:\w+)?|version)="[^"]*"', "", text)
-    text = text.replace("xlink:href", "href")
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)
-    for colour, variable in VARIABLES.items():
-        text = text.replace(colour, f"var({variable})")
-    return text.strip()

@@ -10,11 +10,14 @@ from fedfeat.report.run import Run
 
 MAX_NAMED_SEEDS = 10
 MAX_NAMED_ROWS = 5
+MAX_CORRECTED_ROWS = 3
 MINUS = "\u2212"
 
 
 def headline(rows: Sequence[SummaryRow]) -> list[str]:
     """Return the sentences that a reader in a hurry needs."""
+    if not rows:
+        return []
     done = [row for row in rows if row.final_accuracy is not None]
     if not done:
         return [_setup(rows), "No run has finished yet, so there is no result to report."]
@@ -41,7 +44,8 @@ def _setup(rows: Sequence[SummaryRow]) -> str:
     datasets = listed(sorted({row.dataset for row in rows}))
     methods = named(rows, listed)
     verb = "was" if len(rows) == 1 else "were"
-    return f"{methods} {verb} run on {datasets}{_shape(rows)}{_seeds(rows)}."
+    done = "run" if any(row.seeds for row in rows) else "begun"
+    return f"{methods} {verb} {done} on {datasets}{_shape(rows)}{_seeds(rows)}."
 
 
 def _shape(rows: Sequence[SummaryRow]) -> str:
@@ -93,12 +97,21 @@ def _paired_gaps(one: Group, other: Group) -> list[float]:
 
 
 def _corrections(rows: list[SummaryRow]) -> list[str]:
-    sentences = []
-    for row in rows:
-        if row.group.has_correction:
-            gains = _points([_gain(run) for run in row.group.shown if run.result], sign="+")
-            sentences.append(f"The correction changes the final accuracy of {row.label} by {gains}.")
-    return sentences or ["None of these methods corrects its predictions."]
+    gains = {
+        row.label: [_gain(run) for run in row.group.shown if run.result] for row in rows if row.group.has_correction
+    }
+    if not gains:
+        return ["None of these methods corrects its predictions."]
+    if len(gains) > MAX_CORRECTED_ROWS:
+        low, high = (f"{v:+.1f}".replace("-", MINUS) for v in (f(map(fmean, gains.values())) for f in (min, max)))
+        return [f"The correction changes the final accuracy of {len(gains)} methods, by {low} to {high} points."]
+    return [_correction(label, values) for label, values in gains.items()]
+
+
+def _correction(label: str, gains: list[float]) -> str:
+    if not any(gains):
+        return f"The correction does not change the final accuracy of {label}."
+    return f"The correction changes the final accuracy of {label} by {_points(gains, sign='+')}."
 
 
 def _gain(run: Run) -> float:

@@ -1,0 +1,202 @@
+// What did it forget? The accuracy matrix, forgetting per task, and which classes are taken for which.
+
+const WRITTEN_TASKS = 10;
+const WRITTEN_CLASSES = 14;
+const NAMED_CLASSES = 40;
+const MOST_BARS = 6;
+
+/** Return one heat map per method: accuracy on each task (across) after each task (down). */
+const matrixFigures = () =>
+  grid(
+    "matrices",
+    "tight",
+    {
+      title: "Accuracy matrix",
+      caption:
+        "Accuracy on each task after each task, in percent. Down a column: what becomes of a task while newer ones are learned.",
+    },
+    learned().map((group) => figure(`matrix-${group.label}`, "small", matrixSpec(group))),
+  );
+
+function matrixSpec(group) {
+  const { matrix } = group.now;
+  const tasks = oneTo(matrix.length);
+  const end = last(matrix);
+  const written = matrix.length <= WRITTEN_TASKS;
+  return {
+    title: withPrediction(group),
+    caption: "",
+    summary: `At the end: ${tasks.map((t) => `task ${t} ${number(end[t - 1], 0)} %`).join(", ")}.`,
+    height: 290,
+    traces: [
+      heatmap({
+        x: tasks,
+        y: tasks,
+        z: matrix,
+        hover: "after task %{y}: %{z:.1f} % on task %{x}",
+        gap: written ? 2 : 0,
+        text: written ? { texttemplate: "%{z:.0f}" } : null,
+        bar: written ? null : {},
+      }),
+    ],
+    layout: {
+      xaxis: { ...taskAxis(tasks.length, "accuracy on task"), showline: false },
+      yaxis: { ...taskAxis(tasks.length, "after task"), autorange: "reversed", showgrid: false },
+    },
+    numbers: {
+      columns: [{ heading: "after task" }, ...tasks.map((t) => ({ heading: `task ${t}`, unit: "%", digits: 1 }))],
+      rows: matrix.map((row, i) => [i + 1, ...row]),
+    },
+  };
+}
+
+/** Return how far each old task ended below its best: bars, or a heat map for many methods. */
+function forgettingFigure() {
+  const shown = learned().filter((group) => group.now.forgetting.mean.length);
+  if (!shown.length) return null;
+  const longest = Math.max(...shown.map((g) => g.now.forgetting.mean.length));
+  const bars = shown.length <= MOST_BARS;
+  return {
+    title: "Forgetting of each task",
+    caption: `How far a task ended below its best, in points${bars && shown.some((g) => g.now.forgetting.std) ? "; whiskers are one standard deviation over seeds" : ""}. Below zero it ended better than ever before.`,
+    summary: shown
+      .map((g) => `${g.label}: ${g.now.forgetting.mean.map((v, i) => `task ${i + 1} ${number(v, 0)}`).join(", ")}`)
+      .join("; "),
+    height: bars ? 320 : 120 + 24 * shown.length,
+    traces: bars ? shown.map(forgettingBars) : [forgettingMap(shown, longest)],
+    layout: bars
+      ? {
+          xaxis: taskAxis(longest, "task"),
+          bargap: 0.25,
+          bargroupgap: 0.08,
+          yaxis: {
+            title: { text: "forgetting (points)" },
+            zeroline: true,
+            zerolinecolor: colour("muted"),
+            zerolinewidth: 1,
+          },
+        }
+      : { xaxis: { ...taskAxis(longest, "task"), showline: false }, yaxis: { autorange: "reversed", showgrid: false } },
+    numbers: taskNumbers(shown, (group) => group.now.forgetting, longest, "points"),
+  };
+}
+
+function forgettingBars(group) {
+  const { mean, std } = group.now.forgetting;
+  const { colour: ink } = look(group.index);
+  return {
+    type: "bar",
+    name: inChart(group.label),
+    x: oneTo(mean.length),
+    y: mean,
+    marker: {
+      color: ink,
+      pattern: {
+        fillmode: "overlay",
+        shape: ["", "/", ".", "x", "\\", "-"][group.index % 6],
+        fgcolor: colour("page"),
+        size: 6,
+        solidity: 0.25,
+      },
+    },
+    error_y: std ? { type: "data", array: std, color: colour("muted"), thickness: 1, width: 3 } : undefined,
+    hovertemplate: "task %{x}: %{y:.1f} points<extra>%{fullData.name}</extra>",
+  };
+}
+
+function forgettingMap(shown, longest) {
+  const z = shown.map((group) => group.now.forgetting.mean);
+  return heatmap({
+    x: oneTo(longest),
+    y: shown.map((g) => inChart(g.label, 24)),
+    z,
+    zmax: Math.max(1, ...z.flat()),
+    zmin: Math.min(0, ...z.flat()),
+    hover: "%{y}, task %{x}: %{z:.1f} points",
+    text: { texttemplate: "%{z:.0f}" },
+  });
+}
+
+/** Return the confusion table of the run in detail, rows in percent of a class's test images. */
+function confusionFigure() {
+  const run = detail();
+  const counts = run && chosen(run.confusion);
+  if (!counts || !counts.length) return null;
+  const scenario = scenarioOf(run);
+  const found = scenario ? scenario.tasks.flatMap((t) => t.classes) : [];
+  const names = counts.map((_, i) => found[i] ?? String(i));
+  const share = counts.map((row) => {
+    const all = row.reduce((a, b) => a + b, 0);
+    return row.map((n) => (all ? (100 * n) / all : null));
+  });
+  const old = scenario ? counts.length - last(scenario.tasks).classes.length : 0;
+  const written = counts.length <= WRITTEN_CLASSES;
+  const places = counts.map((_, i) => i);
+  const ticks = {
+    tickvals: places,
+    ticktext: names.map((n) => inChart(n, 14)),
+    showticklabels: names.length <= NAMED_CLASSES,
+    showgrid: false,
+    showline: false,
+  };
+  const hidden = counts.map((row) => row.map((n) => (n ? String(n) : "")));
+  const border =
+    old > 0
+      ? [upright(old - 0.5, { line: { color: colour("ink"), width: 1.5 }, layer: "above" }), across(old - 0.5)]
+      : [];
+  return {
+    title: `Confusion: ${runName(run)}`,
+    caption:
+      `Test images of a class (rows) by predicted class (columns), ${predictionName(state.data.groups[run.group])}, in order of arrival.` +
+      (written ? " Numbers are images." : "") +
+      (border.length ? " The lines part earlier classes from those of the last task." : ""),
+    summary: worstConfusions(counts, names),
+    height: Math.min(640, Math.max(320, 110 + 30 * counts.length)),
+    traces: [
+      {
+        ...heatmap({
+          x: places,
+          y: places,
+          z: share,
+          hover: "%{customdata}",
+          text: written ? { text: hidden, texttemplate: "%{text}" } : null,
+          gap: written ? 2 : 0,
+          bar: { ticksuffix: " %" },
+        }),
+        customdata: counts.map((row, i) =>
+          row.map(
+            (n, j) =>
+              `${inChart(names[i])} taken for ${inChart(names[j])}: ${count(n, "image")} (${number(share[i][j], 0)} %)`,
+          ),
+        ),
+      },
+    ],
+    layout: {
+      xaxis: { ...ticks, title: { text: "predicted class" }, tickangle: names.some((n) => n.length > 3) ? -40 : 0 },
+      yaxis: { ...ticks, title: { text: "true class" }, autorange: "reversed" },
+      shapes: border,
+    },
+    numbers: {
+      columns: [{ heading: "true class", words: true }, ...names.map((n) => ({ heading: n, digits: 0 }))],
+      rows: counts.map((row, i) => [names[i], ...row]),
+    },
+  };
+}
+
+const across = (y) => ({
+  type: "line",
+  xref: "paper",
+  yref: "y",
+  x0: 0,
+  x1: 1,
+  y0: y,
+  y1: y,
+  line: { color: colour("ink"), width: 1.5 },
+});
+
+function worstConfusions(counts, names) {
+  const pairs = counts.flatMap((row, i) => row.map((n, j) => ({ n, i, j }))).filter((p) => p.i !== p.j && p.n > 0);
+  const worst = pairs.sort((a, b) => b.n - a.n).slice(0, 3);
+  if (!worst.length) return "Every test image is recognised.";
+  return `Most frequent mistakes: ${worst.map((p) => `${names[p.i]} taken for ${names[p.j]} ${count(p.n, "time")}`).join(", ")}.`;
+}

@@ -1,0 +1,124 @@
+"""One method of a report as plain data: means and deviations over its seeds, for every position of the switch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedfeat.report.collect import MEGABYTE, Group, Spread
+from fedfeat.report.compact import percents, ragged_mean, significant, thinned
+from fedfeat.report.predictions import EGC, NONE, OWN, Prediction, own_label, predictions
+from fedfeat.report.records import RoundRecord
+from fedfeat.report.run import Run
+from fedfeat.report.series import Curve, forgetting_by_task, loss_names, mean_and_std, mean_matrix
+
+Data = dict[str, Any]
+INSTEAD = {NONE: (NONE,), EGC: (EGC, OWN, NONE), OWN: (OWN, NONE)}
+
+
+def group_data(group: Group) -> Data:
+    """Return everything the page draws of one method."""
+    found = [predictions(run) for run in group.shown if run.accuracies()]
+    kinds = [kind for kind in INSTEAD if any(kind in p for p in found)]
+    return {
+        "label": group.label,
+        "seeds": [run.seed for run in group.shown if run.finished],
+        "unfinished": sum(not run.finished for run in group.runs),
+        "own": own_label(group.runs[0]),
+        "predictions": {kind: _prediction([chosen(p, kind) for p in found]) for kind in kinds},
+        "measures": {kind: _measures(group, kind) for kind in kinds} if group.finished else {},
+        "costs": _costs(group),
+        "rounds": _rounds(group),
+        "traffic": _traffic(group),
+    }
+
+
+def chosen(found: dict[str, Prediction], kind: str) -> Prediction:
+    """Return a prediction, or what stands in for it where a method does not have it."""
+    return next(found[k] for k in INSTEAD[kind] if k in found)
+
+
+def _prediction(found: Sequence[Prediction]) -> Data:
+    matrix = mean_matrix([p.matrix for p in found])
+    return {
+        "accuracy": _spread(mean_and_std([p.accuracies for p in found])),
+        "matrix": [percents(row) for row in matrix],
+        "forgetting": _spread(mean_and_std([forgetting_by_task(p.matrix) for p in found])),
+        "head": _spread(mean_and_std([_group_accuracy(p, 0) for p in found])),
+        "tail": _spread(mean_and_std([_group_accuracy(p, 1) for p in found])),
+    }
+
+
+def _group_accuracy(prediction: Prediction, which: int) -> list[float]:
+    values = (pair[which] for pair in prediction.head_tail)
+    return [np.nan if v is None else v for v in values]
+
+
+def _spread(curve: Curve) -> Data:
+    mean, std = curve
+    return {"mean": percents(mean), "std": percents(std) if std.any() else None}
+
+
+def _measures(group: Group, kind: str) -> Data:
+    """Return the columns of the comparison, and what the prediction gained over no correction, seed by seed."""
+    done = [predictions(run) for run in group.shown if run.finished]
+    values = [chosen(p, kind).measures() for p in done]
+    columns = {name: [v[name] for v in values] for name in values[0]}
+    if kind != NONE:
+        columns["gain"] = [chosen(p, kind).accuracies[-1] - p[NONE].accuracies[-1] for p in done]
+    return {name: pair(Spread.of(column)) for name, column in columns.items()}
+
+
+def pair(spread: Spread | None) -> list[float | None]:
+    """Return mean and deviation with enough digits for a table."""
+    if spread is None:
+        return [None, None]
+    return [None if v is None else round(v, 4) for v in (spread.mean, spread.std)]
+
+
+def _costs(group: Group) -> Data:
+    results = [run.result for run in group.shown if run.result]
+    return {
+        "megabytes_up": pair(Spread.of([r.bytes_up / MEGABYTE for r in results])),
+        "megabytes_down": pair(Spread.of([r.bytes_down / MEGABYTE for r in results])),
+        "images_per_second": pair(Spread.of([r.images_per_second for r in results])),
+        "seconds": pair(Spread.of([r.seconds for r in results])),
+    }
+
+
+def _rounds(group: Group) -> Data:
+    """Return curves over all rounds of all tasks, averaged over the seeds that reach so far."""
+    runs = [run for run in group.runs if run.rounds]
+
+    def curve(value: Callable[[RoundRecord], float | None]) -> list[float | None]:
+        rows = [[np.nan if (v := value(r)) is None else v for r in run.rounds] for run in runs]
+        return significant(thinned(ragged_mean(rows)))
+
+    longest = max(runs, key=lambda run: len(run.rounds), default=None)
+    return {
+        "count": len(longest.rounds) if longest else 0,
+        "task_starts": task_starts(longest) if longest else [],
+        "losses": {name: curve(lambda r, name=name: r.losses.get(name)) for name in loss_names(runs)},  # type: ignore[misc]
+        "images_per_second": curve(lambda r: r.images_per_second),
+        "up": curve(lambda r: None if r.bytes_up is None else r.bytes_up / MEGABYTE),
+        "down": curve(lambda r: None if r.bytes_down is None else r.bytes_down / MEGABYTE),
+    }
+
+
+def task_starts(run: Run) -> list[int]:
+    """Return the rounds, counted from 0 through the run, at which tasks begin."""
+    tasks = [r.task for r in run.rounds]
+    return [i for i, task in enumerate(tasks) if i == 0 or task != tasks[i - 1]]
+
+
+def _traffic(group: Group) -> dict[str, float]:
+    """Return megabytes by direction and operation, averaged over seeds."""
+    results = [run.result for run in group.shown if run.result]
+    total: dict[str, float] = {}
+    for result in results:
+        for address, count in result.traffic.items():
+            kind = " / ".join(address.split("/")[:2])
+            total[kind] = total.get(kind, 0.0) + count / MEGABYTE / len(results)
+    return {kind: round(value, 6) for kind, value in sorted(total.items())}
