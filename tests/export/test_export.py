@@ -1,0 +1,159 @@
+"""Exported files, run by ONNX Runtime and libtorch, predict what our own model does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedfeat.config import make_config
+from fedfeat.data import load_dataset
+from fedfeat.errors import ConfigError
+from fedfeat.experiment import Experiment
+from fedfeat.export import FORMATS, ExportError, export_model
+from fedfeat.export.graph import PredictionGraph
+from fedfeat.federation.runfolder import RunFolder
+from fedfeat.federation.server import Progress
+from fedfeat.methods.method import Known, Seen
+from fedfeat.models import Network, Outputs
+from fedfeat.reference.stand_in import teacher_settings
+from fedfeat.trained import Trained, load_trained
+from toy import toy_dataset, toy_table
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+DATA = toy_dataset()
+SMALL = [
+    ("replay", {}, ["none"]),
+    ("herding+feat", {"feat": {"logits": "raw"}}, ["none", "egc"]),
+    ("herding+feat+calibrate", {"feat": {"logits": "cosine", "etf": {"growth": "preallocated"}}}, ["egc", "calibrate"]),
+    ("replay+calibrate", {}, ["calibrate"]),
+    ("herding+ncm", {}, ["ncm"]),
+    ("herding+etf+ncm", {"feat": {"feature_head": "mlp"}}, ["none", "ncm"]),
+    ("herding+fedfsa", {}, ["none"]),
+    ("lander", {}, ["none"]),
+]
+
+
+def trained(folder: Path, method: str, **changes: Any) -> Trained:
+    table = toy_table(method=method, scenario={"tasks": 2, "budget": 60}, **changes)
+    experiment = Experiment(make_config(table), DATA)
+    experiment.run(RunFolder.create(folder, experiment.config, {}), Progress(), ())
+    return load_trained(folder)
+
+
+def assert_same(model: Trained, path: Path, format: str, correction: str) -> None:
+    exported = export_model(model, path, format, correction)
+    assert exported.difference < 1e-5
+    for images in (DATA.test_images, DATA.test_images[:1]):
+        ours = model.predict(images, correction)
+        logits, probabilities = FORMATS[format].run(path, torch.from_numpy(images))
+        torch.testing.assert_close(logits, ours.logits, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(probabilities, ours.probabilities, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(("method", "settings", "corrections"), SMALL, ids=[row[0] for row in SMALL])
+def test_files_of_small_networks_predict_the_same(
+    method: str, settings: dict[str, Any], corrections: list[str], format: str, tmp_path: Path
+) -> None:
+    model = trained(tmp_path / "run", method, **settings)
+    for correction in corrections:
+        assert_same(model, tmp_path / f"model-{correction}", format, correction)
+
+
+@pytest.mark.parametrize(("method", "correction"), [("herding+feat", "egc"), ("replay", "none")])
+def test_files_of_resnet18_predict_the_same(method: str, correction: str, tmp_path: Path) -> None:
+    model = trained(tmp_path / "run", method, model={"name": "resnet18"}, train={"rounds": 1, "local_epochs": 1})
+    for format in FORMATS:
+        assert_same(model, tmp_path / format, format, correction)
+        parameters = 4 * sum(p.numel() for p in model.network.parameters())
+        assert parameters < (tmp_path / format).stat().st_size < 1.05 * parameters
+
+
+def test_a_classifier_that_a_server_retrained_is_exported(tmp_path: Path) -> None:
+    teacher = teacher_settings(tmp_path, DATA).model_dump(by_alias=True, exclude_none=True)
+    model = trained(tmp_path / "run", "herding+clip2fl", clip2fl=teacher)
+    assert not torch.equal(*(model.predict(DATA.test_images, c).logits for c in ("none", "own")))
+    assert_same(model, tmp_path / "model.onnx", "onnx", "own")
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_the_correction_is_inside_and_the_file_says_what_it_is(format: str, tmp_path: Path) -> None:
+    model = trained(tmp_path / "run", "herding+feat")
+    images = torch.from_numpy(DATA.test_images)
+    logits = []
+    for correction in ("none", "egc"):
+        path = tmp_path / "deeper" / f"{correction}.model"
+        export_model(model, path, format, correction)
+        logits.append(FORMATS[format].run(path, images)[0])
+        metadata = FORMATS[format].metadata(path)
+        assert json.loads(metadata["class_names"]) == list(model.class_names)
+        assert metadata["correction"] == correction
+        assert "uint8 images [N, 8, 8, 1]" in metadata["input"]
+    assert not torch.allclose(*logits)
+    assert {p.name for p in (tmp_path / "deeper").iterdir()} == {"none.model", "egc.model"}
+
+
+def test_a_file_alone_reaches_the_accuracy_of_the_run(tmp_path: Path) -> None:
+    table = {
+        "method": "fedcbdr+feat",
+        "data": {"name": "digits"},
+        "scenario": {"tasks": 2, "clients": 2, "budget": 40},
+        "train": {"rounds": 2, "batch": 64},
+        "engine": {"device": "cpu", "threads": 1},
+    }
+    experiment = Experiment(make_config(table))
+    result = experiment.run(RunFolder.create(tmp_path / "run", experiment.config, {}), Progress(), ())
+    export_model(load_trained(tmp_path / "run"), tmp_path / "model.onnx", "onnx")
+    digits = load_dataset(experiment.config.data)
+    logits, _ = FORMATS["onnx"].run(tmp_path / "model.onnx", torch.from_numpy(np.array(digits.test_images)))
+    names = json.loads(FORMATS["onnx"].metadata(tmp_path / "model.onnx")["class_names"])
+    right = [names[c] == digits.class_names[y] for c, y in zip(logits.argmax(1), digits.test_labels, strict=True)]
+    assert 100 * float(np.mean(right)) == pytest.approx(result["final_accuracy"], abs=1e-9)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_file_that_differs_is_refused_and_not_left_behind(
+    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = trained(tmp_path / "run", "replay")
+    forward = PredictionGraph.forward
+
+    def wrong(graph: PredictionGraph, images: Tensor) -> tuple[Tensor, Tensor]:
+        logits, probabilities = forward(graph, images)
+        return logits * 1.01, probabilities
+
+    monkeypatch.setattr(PredictionGraph, "forward", wrong)
+    out = tmp_path / "out"
+    with pytest.raises(ExportError, match=r"not written.*differs from ours by 0\.01"):
+        export_model(model, out / "model", format)
+    assert list(out.iterdir()) == []
+
+
+def branching(network: Network, outputs: Outputs, seen: Seen, known: Known) -> Tensor:
+    """A prediction that no graph can hold: what it does depends on the values it sees."""
+    return outputs.logits if bool(outputs.features.mean() > 1e9) else -outputs.logits * len(outputs.logits)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_prediction_that_cannot_be_exported_is_refused(format: str, tmp_path: Path) -> None:
+    model = trained(tmp_path / "run", "replay")
+    odd = replace(model, method=replace(model.method, predict=branching))
+    with pytest.raises(ExportError, match="--correction none"):
+        export_model(odd, tmp_path / "model", format)
+    export_model(odd, tmp_path / "model", format, "none")
+
+
+def test_unknown_formats_and_corrections_are_refused(tmp_path: Path) -> None:
+    model = trained(tmp_path / "run", "replay")
+    with pytest.raises(ConfigError, match="did you mean 'onnx'"):
+        export_model(model, tmp_path / "model", "onx")
+    with pytest.raises(ConfigError, match="has no 'egc'"):
+        export_model(model, tmp_path / "model", "onnx", "egc")
