@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedfeat.config import Config, load_config, make_config
+from fedfeat.config import Config, make_config
 from fedfeat.errors import ConfigError
-from fedfeat.experiment import Result, resume, start
-from fedfeat.federation.loop import Listener
-from fedfeat.federation.runfolder import refuse_other_config, result_keys
 from fedfeat.methods.registry import all_methods
+from fedfeat.sweep import Planned
 
-Planned = list[tuple[Config, Path]]
 
-
-def comparison_runs(config: Config, methods: str, seeds: str, out: Path) -> Planned:
+def comparison_runs(config: Config, methods: str, seeds: str, out: Path) -> list[Planned]:
     """Return every (method, seed) as a checked configuration with its own folder; mistakes show before any run."""
     names = all_methods() if methods == "all" else [m.strip() for m in methods.split(",") if m.strip()]
     try:
@@ -27,15 +23,7 @@ def comparison_runs(config: Config, methods: str, seeds: str, out: Path) -> Plan
         name: part.model_dump(by_alias=True, exclude_none=True) for name, part in config.parts.items()
     }
     return [
-        (make_config({**table, "method": name, "seed": seed}), out / name / f"seed{seed}")
+        Planned(make_config({**table, "method": name, "seed": seed}), out / name / f"seed{seed}")
         for name in names
         for seed in numbers
     ]
-
-
-def run_or_resume(config: Config, folder: Path, listeners: tuple[Listener, ...] = ()) -> Result:
-    """Run what is missing, continue what was interrupted, return what is finished."""
-    if (folder / "config.toml").exists():
-        refuse_other_config(folder, config, result_keys(load_config(folder / "config.toml")))
-        return resume(folder, listeners)
-    return start(config, folder, listeners)

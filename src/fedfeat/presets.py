@@ -6,6 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from fedfeat.paper.cells import DATASETS, Cell, experiment
+from fedfeat.paper.published import BASELINES, Value, read_entries
+
 Table = dict[str, Any]
 
 
@@ -16,6 +19,7 @@ class Preset:
     name: str
     summary: str
     table: Callable[[], Table]
+    published: Value | None = None  # what the paper reports for it, in percent
 
 
 SMALL_LANDER = {
@@ -45,41 +49,30 @@ def digits() -> Table:
     }
 
 
-def published(data: str, tasks: int, budget: int, beta: float) -> Callable[[], Table]:
-    """Return the paper's setting for one data set and number of tasks (five clients)."""
+def of_cell(cell: Cell) -> Callable[[], Table]:
+    """Return the paper's experiment for a cell, with FEAT_F; ``--set method=...`` takes another method."""
+    return lambda: experiment(cell, "fedcbdr+feat")
 
-    def table() -> Table:
-        return {
-            "method": "fedcbdr+feat",
-            "seed": 2023,
-            "data": {"name": data},
-            "scenario": {"tasks": tasks, "clients": 5, "beta": beta, "budget": budget},
-        }
 
-    return table
+def _paper_presets() -> list[Preset]:
+    """Return the cells with five clients and a skew of 0.5, which every data set and number of tasks has."""
+    values = {e.cell: e.published for e in read_entries("main.csv", BASELINES) if e.method == "fedcbdr+feat"}
+    return [
+        Preset(cell.split, _summary(cell, value), of_cell(cell), value)
+        for cell, value in values.items()
+        if value is not None and cell.beta == 0.5 and cell.clients == 5
+    ]
+
+
+def _summary(cell: Cell, value: Value) -> str:
+    tasks = f"{DATASETS[cell.data]} in {cell.tasks} tasks, {cell.budget} exemplars per task"
+    return f"{tasks}; the paper reports {value.mean} ± {value.std} for FEAT_F"
 
 
 PRESETS: dict[str, Preset] = {
     p.name: p
     for p in (
         Preset("digits", "built-in digits, 5 tasks, 5 skewed clients, 14 exemplars per task", digits),
-        Preset(
-            "cifar10-3",
-            "CIFAR-10 in 3 tasks (3/3/4), 450 exemplars per task",
-            published("cifar10", 3, 450, 0.5),
-        ),
-        Preset("cifar10-5", "CIFAR-10 in 5 tasks, 300 exemplars per task", published("cifar10", 5, 300, 0.5)),
-        Preset("cifar100-5", "CIFAR-100 in 5 tasks, 1000 exemplars per task", published("cifar100", 5, 1000, 0.5)),
-        Preset(
-            "cifar100-10",
-            "CIFAR-100 in 10 tasks, 500 exemplars per task",
-            published("cifar100", 10, 500, 0.5),
-        ),
-        Preset("tiny-5", "TinyImageNet-Subset in 5 tasks, 500 per task", published("tiny-imagenet", 5, 500, 0.5)),
-        Preset(
-            "tiny-10",
-            "TinyImageNet-Subset in 10 tasks, 250 per task",
-            published("tiny-imagenet", 10, 250, 0.5),
-        ),
+        *_paper_presets(),
     )
 }

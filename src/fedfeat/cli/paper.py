@@ -1,0 +1,186 @@
+"""``fedfeat paper``: the paper's tables and figures, run, shown beside ours, recorded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fedfeat.cli.paper_tables import Format, print_table
+from fedfeat.cli.sweep import PerGPU, RayAddress, Workers, make_pool
+from fedfeat.cli.sweep_progress import exit_if_failed, finish_all
+from fedfeat.errors import FedfeatError, nearest
+from fedfeat.paper.cells import QUICK_NOTE, experiment
+from fedfeat.paper.only import also_methods, choose
+from fedfeat.paper.ours import Shelf
+from fedfeat.paper.page import write_page
+from fedfeat.paper.published import Entry
+from fedfeat.paper.records import read_records, record_of_run, records_of_runs, write_record
+from fedfeat.paper.runs import Plan, engine_overrides, many_seeds, small_experiment
+from fedfeat.paper.tables import TABLES, find_table
+from fedfeat.sweep import plan
+from fedfeat.sweep.outcome import Pool
+
+app = typer.Typer(no_args_is_help=True)
+console = Console(highlight=False, soft_wrap=True, markup=False)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="a table or figure, see 'fedfeat paper list'")]
+Only = Annotated[
+    str, typer.Option(help="data sets, skews, clients, methods, such as cifar10-5,beta0.5,k5,fedcbdr+feat")
+]
+Also = Annotated[str, typer.Option(help="methods of ours to add to the chosen cells, such as finetune")]
+Quick = Annotated[bool, typer.Option("--quick", help="built-in digits in small: minutes on a processor")]
+Out = Annotated[Path | None, typer.Option(help="folder of runs; default runs/paper, or runs/paper-quick")]
+Results = Annotated[Path, typer.Option(help="folder of records")]
+
+
+@app.command("list")
+def list_(results: Results = Path("results"), out: Out = None) -> None:
+    """Name every table and figure of the paper, and how many of their numbers there are of ours."""
+    from fedfeat.paper.figures import FIGURES
+
+    shelf = _shelf(False, out, results)
+    table = Table("name", "numbers", "ours", "what", box=None, pad_edge=False)
+    for paper_table in TABLES.values():
+        ours = sum(shelf.line(entry).ours is not None for entry in paper_table.entries)
+        table.add_row(paper_table.name, str(len(paper_table.entries)), str(ours), paper_table.title)
+    for figure in FIGURES.values():
+        made = (_folder(out, False) / "figures" / f"{figure.name}.pdf").is_file()
+        table.add_row(figure.name, "", "made" if made else "", figure.title)
+    console.print(table)
+
+
+@app.command()
+def run(
+    name: Name,
+    only: Only = "",
+    also: Also = "",
+    seeds: Annotated[int | None, typer.Option(min=1, help="how many seeds; default 3, with --quick 1")] = None,
+    quick: Quick = False,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="calibrate what can be: one training, figures with and without it")
+    ] = False,
+    engine: Annotated[str | None, typer.Option(help="inprocess, or cuda for captured steps in bf16")] = None,
+    data: Annotated[Path | None, typer.Option(help="folder of the data set; default as for 'fedfeat run'")] = None,
+    set: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")] = None,
+    workers: Workers = None,
+    per_gpu: PerGPU = None,
+    ray: RayAddress = None,
+    out: Out = None,
+    results: Results = Path("results"),
+) -> None:
+    """Run what is missing of a table or figure, and show it; finished runs are never run again."""
+    folder = _folder(out, quick)
+    chosen = many_seeds(seeds or (1 if quick else 3))
+    overrides = [*engine_overrides(engine, data), *(set or ())]
+    if quick:
+        console.print(QUICK_NOTE, style="yellow")
+    pool = make_pool(workers, per_gpu, ray)
+    if _is_figure(name):
+        if also or calibrate:
+            raise FedfeatError(f"{name}: a figure has its own methods; --also and --calibrate are for tables")
+        _run_figure(name, only, folder, quick, chosen, overrides, pool)
+        return
+    entries = _entries(name, only, also)
+    configs, refused = Plan(chosen, quick, calibrate, overrides).configs(entries)
+    for reason in refused:
+        console.print(f"left out: {reason}", style="red")
+    outcomes = finish_all(plan(configs, folder), console, pool=pool)
+    shelf = _shelf(quick, folder, results)
+    print_table(find_table(name), [shelf.line(entry) for entry in entries], Format.terminal, console)
+    exit_if_failed(outcomes, console)
+
+
+@app.command()
+def show(
+    name: Name,
+    only: Only = "",
+    also: Also = "",
+    format: Annotated[Format, typer.Option(help="how to print it")] = Format.terminal,
+    quick: Quick = False,
+    out: Out = None,
+    results: Results = Path("results"),
+) -> None:
+    """Show published values, our mean and spread, the number of seeds and the difference; nothing is run."""
+    if quick and format is Format.terminal:
+        console.print(QUICK_NOTE, style="yellow")
+    if _is_figure(name):
+        _show_figure(name, _folder(out, quick) / "figures", format)
+        return
+    shelf = _shelf(quick, out, results)
+    print_table(find_table(name), [shelf.line(entry) for entry in _entries(name, only, also)], format, console)
+
+
+@app.command()
+def record(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="finished run folders")],
+    images: Annotated[str, typer.Option(help="where the images came from, and whether they were lossless")],
+    results: Results = Path("results"),
+) -> None:
+    """Write a small record of each run, from which the reproduction page is made."""
+    for path in runs:
+        console.print(str(write_record(record_of_run(path, images), results)))
+
+
+@app.command()
+def page(
+    results: Results = Path("results"),
+    out: Annotated[Path, typer.Option(help="file to write")] = Path("docs/reproduction.md"),
+) -> None:
+    """Write the reproduction page from the records: every published number, ours, and how to read the gap."""
+    write_page(results, out)
+    console.print(str(out))
+
+
+def _folder(out: Path | None, quick: bool) -> Path:
+    return out or Path("runs/paper-quick" if quick else "runs/paper")
+
+
+def _shelf(quick: bool, out: Path | None, results: Path) -> Shelf:
+    runs = records_of_runs([_folder(out, quick)])
+    # Records are of real settings; a quick run has its numbers in its folder alone.
+    shelf = Shelf(runs, small_experiment) if quick else Shelf([*read_records(results), *runs], experiment)
+    for reason in shelf.strange:
+        print(f"left out: {reason}", file=sys.stderr)
+    return shelf
+
+
+def _entries(name: str, only: str, also: str) -> list[Entry]:
+    chosen = choose(find_table(name).entries, only)
+    if not chosen:
+        raise FedfeatError(f"--only {only}: no entry of {name} fits all of it; name fewer things")
+    return [*chosen, *also_methods(chosen, also)]
+
+
+def _is_figure(name: str) -> bool:
+    from fedfeat.paper.figures import FIGURES
+
+    if name not in FIGURES and name not in TABLES:
+        known = [*TABLES, *FIGURES]
+        raise FedfeatError(f"{name}: no such table or figure; {nearest(name, known)} (see 'fedfeat paper list')")
+    return name in FIGURES
+
+
+def _run_figure(
+    name: str, only: str, folder: Path, quick: bool, seeds: Sequence[int], overrides: Sequence[str], pool: Pool
+) -> None:
+    from fedfeat.config import make_config
+    from fedfeat.paper.figures import FIGURES, make_figure, narrowed
+
+    chosen = narrowed(FIGURES[name].configs(quick, seeds), only)
+    configs = [make_config(config.to_table(), overrides) for config in chosen]
+    outcomes = finish_all(plan(configs, folder), console, pool=pool)
+    make_figure(FIGURES[name], outcomes, folder / "figures")
+    _show_figure(name, folder / "figures", Format.terminal)
+    exit_if_failed(outcomes, console)
+
+
+def _show_figure(name: str, folder: Path, format: Format) -> None:
+    from fedfeat.cli.paper_figures import print_figure
+
+    print_figure(name, folder, format.value, console)

@@ -1,0 +1,145 @@
+"""Our figures beside the published ones: records sorted into cells, averaged over seeds."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from fedfeat.config import Config, make_config
+from fedfeat.errors import FedfeatError
+from fedfeat.paper.cells import Cell, Table, experiment
+from fedfeat.paper.published import Entry
+from fedfeat.paper.records import Record
+from fedfeat.paper.sources import CALIBRATE, Source, after_tasks, matrix, numbers_sent, sources
+from fedfeat.sweep.identity import changed_settings
+
+MakeExperiment = Callable[[Cell, str], Table]
+# How a run was computed, and what identifies it within its setting, do not make it another setting.
+NOT_A_SETTING = ("method", "seed", "engine", "federation", "plugins")
+_SOME_TEACHER = {"teacher": {"backend": "cache", "path": "teacher.safetensors"}}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Mean and spread over seeds."""
+
+    values: tuple[float, ...]
+    held_back: bool = False  # at least one run held samples back for calibration
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return statistics.fmean(self.values)
+
+    @property
+    def std(self) -> float | None:
+        """The sample standard deviation; None for a single seed."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Line:
+    """An entry of a table with our figures for it, as the method is and with calibration on top."""
+
+    entry: Entry
+    ours: Figure | None
+    calibrated: Figure | None
+    comparable: bool = True  # False for quick runs, which are not of the paper's setting
+
+    @property
+    def difference(self) -> float | None:
+        """Our mean less the published one."""
+        return _difference(self.ours, self.entry) if self.comparable else None
+
+    @property
+    def calibrated_difference(self) -> float | None:
+        """The same for the calibrated figure."""
+        return _difference(self.calibrated, self.entry) if self.comparable else None
+
+
+class Shelf:
+    """Records sorted by setting, method and seed; of equal ones the first counts.
+
+    A record whose settings this version does not understand is left out, and ``strange`` says why.
+    """
+
+    def __init__(self, records: Iterable[Record], make: MakeExperiment = experiment) -> None:
+        self.make = make
+        self.found: dict[tuple[str, str], dict[int, Record]] = {}
+        self.strange: list[str] = []
+        for kept in records:
+            try:
+                setting = setting_of(make_config(kept.config, where=f"{kept.method} seed {kept.seed}"))
+            except FedfeatError as error:
+                self.strange.append(str(error))
+                continue
+            self.found.setdefault((setting, kept.method), {}).setdefault(kept.seed, kept)
+
+    def runs(self, cell: Cell, method: str) -> dict[int, Record]:
+        """Return the records of a method in a cell, by seed."""
+        return self.found.get((_expected(self.make, cell, method), method), {})
+
+    def line(self, entry: Entry) -> Line:
+        """Return an entry with our figures."""
+        ours = self._figure(entry, sources(entry.method))
+        return Line(entry, ours, self._calibrated(entry), comparable=self.make is experiment)
+
+    def _calibrated(self, entry: Entry) -> Figure | None:
+        if entry.measure != "accuracy":
+            return None
+        return self._figure(entry, [Source(entry.method + CALIBRATE, "corrected")])
+
+    def _figure(self, entry: Entry, places: Sequence[Source]) -> Figure | None:
+        values: dict[int, tuple[float, bool]] = {}
+        for place in places:
+            for seed, kept in self.runs(entry.cell, place.method).items():
+                value = read(kept, entry, place)
+                if value is not None:
+                    values.setdefault(seed, (value, place.held_back))
+        if not values:
+            return None
+        ordered = [values[seed] for seed in sorted(values)]
+        return Figure(tuple(v for v, _ in ordered), any(held for _, held in ordered))
+
+
+def read(kept: Record, entry: Entry, place: Source) -> float | None:
+    """Return what a record says about an entry."""
+    if entry.measure == "numbers sent":
+        return None if place.held_back else numbers_sent(kept)
+    if entry.task is None:
+        return after_tasks(kept, place.prediction)[-1]
+    rows = matrix(kept, place.prediction)
+    return None if rows is None else rows[-1][entry.task - 1]
+
+
+def setting_of(config: Config) -> str:
+    """Return what decides a result apart from method, seed and engine, as text that compares."""
+    return json.dumps(setting_table(config), sort_keys=True)
+
+
+def setting_table(config: Config) -> dict[str, Any]:
+    """Return the same as a table of what is not the default."""
+    table = {k: v for k, v in changed_settings(config).items() if k not in NOT_A_SETTING}
+    if "clip2fl" in table:
+        # Everybody supplies a teacher of their own; which one is in the record.
+        table["clip2fl"] = {k: v for k, v in table["clip2fl"].items() if k != "teacher"}
+    return {k: v for k, v in table.items() if v != {}}
+
+
+@lru_cache(maxsize=4096)
+def _expected(make: MakeExperiment, cell: Cell, method: str) -> str:
+    table = make(cell, method)
+    if "clip2fl" in method.split("+"):
+        table = {"clip2fl": _SOME_TEACHER, **table}
+    try:
+        return setting_of(make_config(table))
+    except FedfeatError:
+        return f"{method} does not exist"
+
+
+def _difference(figure: Figure | None, entry: Entry) -> float | None:
+    return None if figure is None or entry.published is None else figure.mean - entry.published.mean

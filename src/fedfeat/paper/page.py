@@ -1,0 +1,158 @@
+"""The reproduction page: every published number, ours where a record exists, the command, and how to read the gap."""
+
+from __future__ import annotations
+
+import textwrap
+import tomllib
+from collections.abc import Iterable, Sequence
+from importlib import resources
+from pathlib import Path
+
+from fedfeat.files import write_atomically
+from fedfeat.paper.cells import Cell
+from fedfeat.paper.choices import cell_of, changes_in
+from fedfeat.paper.ours import Line, Shelf
+from fedfeat.paper.page_choices import changes_text, choices_section
+from fedfeat.paper.published import Entry
+from fedfeat.paper.records import Record, read_records
+from fedfeat.paper.show import published_text, to_markdown
+from fedfeat.paper.sources import CALIBRATE
+from fedfeat.paper.tables import TABLES, PaperTable
+
+HEAD = """# Reproduction
+
+<!-- Written by `fedfeat paper page` from the records in `results/`; edit `readings.toml` or `choices.toml` instead. -->
+<!-- not run on this page (a GPU): fedfeat paper run -->
+
+This page holds every number of the paper's tables, and ours wherever one was really run. Ours come from the JSON
+records in [`results/`](../results), one per run, and from nothing else. A figure of one seed has no spread. Differences
+are ours less the published value, in points of accuracy.
+
+*Calibrated* is not in the paper: the add-on [`calibrate`](calibration.md) on top of the same method. It helps a linear
+classifier as well as a fixed one, so methods are to be compared within one column.
+
+A run of your own: `fedfeat paper run NAME --only ...` runs what is missing, `fedfeat paper show NAME` prints the table,
+`fedfeat paper record RUN --images ...` writes a record. With `--quick` everything runs in minutes on the built-in
+digits, to see how it works; those numbers have nothing to do with the paper's.
+"""
+NO_READING = "No reading of these figures has been written yet."
+
+
+def write_page(results: Path, out: Path) -> None:
+    """Write the page."""
+    write_atomically(out, render_page(read_records(results)).encode())
+
+
+def render_page(records: Sequence[Record]) -> str:
+    """Return the page as Markdown."""
+    shelf = Shelf(records)
+    parts = [HEAD, *(_table_section(table, shelf) for table in TABLES.values())]
+    parts += [choices_section(records, shelf), _runs_section(records)]
+    return "\n".join(parts)
+
+
+def _table_section(table: PaperTable, shelf: Shelf) -> str:
+    """Return a section per cell of which something was run, and the published values of the others in one grid."""
+    lines = [shelf.line(entry) for entry in table.entries]
+    cells = _cells_with_figures(lines)
+    text = f"## {table.title}\n\n{_wrapped(f'`{table.name}`: {table.unit}. {table.note}')}\n"
+    text += "".join(_cell_section(table, cell, [n for n in lines if n.entry.cell == cell], shelf) for cell in cells)
+    return text + _not_run(table, [line.entry for line in lines if line.entry.cell not in cells])
+
+
+def _cell_section(table: PaperTable, cell: Cell, lines: Sequence[Line], shelf: Shelf) -> str:
+    """Return the paper's rows, further methods of ours below them in the main table, the command and the reading."""
+    methods = _further(cell, lines, shelf) if table.name == "table-main" else []
+    further = [shelf.line(Entry(method, method, cell, None)) for method in methods]
+    only = f"{table.name} --only {cell.split},beta{cell.beta:g},k{cell.clients}"
+    command = _command(only + (f" --also {','.join(methods)}" if methods else ""), table)
+    reading = read_readings().get(table.name, {}).get(cell.name, NO_READING)
+    shown = to_markdown([*lines, *further], setting=False)
+    return f"\n### {cell.title}\n\n{command}\n{shown}\n{_wrapped(reading)}\n"
+
+
+def _further(cell: Cell, lines: Sequence[Line], shelf: Shelf) -> list[str]:
+    there = {line.entry.method for line in lines}
+    methods = {method.removesuffix(CALIBRATE) for _, method in shelf.found}
+    return [m for m in sorted(methods - there) if shelf.runs(cell, m) or shelf.runs(cell, m + CALIBRATE)]
+
+
+def _not_run(table: PaperTable, entries: Sequence[Entry]) -> str:
+    """Return the published values of the cells of which nothing was run, as the paper lays them out."""
+    if not entries:
+        return ""
+    text = f"\n### Not run yet ({table.name})\n\n{_command(table.name, table)}"
+    for clients in dict.fromkeys(entry.cell.clients for entry in entries):
+        grid = _published_grid([entry for entry in entries if entry.cell.clients == clients])
+        text += f"\nPublished, K = {clients}:\n\n{grid}"
+    return text
+
+
+def _published_grid(entries: Sequence[Entry]) -> str:
+    rows: dict[str, list[str]] = {}
+    for entry in entries:
+        rows.setdefault(entry.label, []).append(published_text(entry.published))
+    columns = list(dict.fromkeys((e.cell, e.task) for e in entries))
+    names = [f"{c.split}, β {c.beta:g}" + (f", task {task}" if task else "") for c, task in columns]
+    table = [["row", *names], ["---", *["---:"] * len(names)], *([label, *row] for label, row in rows.items())]
+    return "".join("| " + " | ".join(row) + " |\n" for row in table)
+
+
+def _cells_with_figures(lines: Iterable[Line]) -> list[Cell]:
+    return list(dict.fromkeys(line.entry.cell for line in lines if line.ours or line.calibrated))
+
+
+def _command(what: str, table: PaperTable) -> str:
+    calibrate = " --calibrate" if table.entries[0].measure == "accuracy" else ""
+    return f"```sh\nfedfeat paper run {what}{calibrate} --engine cuda\n```\n"
+
+
+def read_readings() -> dict[str, dict[str, str]]:
+    """Return the hand-written readings, by table and cell."""
+    text = resources.files("fedfeat.paper").joinpath("readings.toml").read_text(encoding="utf-8")
+    found: dict[str, dict[str, str]] = tomllib.loads(text)
+    return found
+
+
+def missing_readings(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """Return the tables and cells that have figures of ours and no reading."""
+    shelf, written = Shelf(records), read_readings()
+    return [
+        (table.name, cell.name)
+        for table in TABLES.values()
+        for cell in _cells_with_figures(shelf.line(entry) for entry in table.entries)
+        if cell.name not in written.get(table.name, {})
+    ]
+
+
+def _runs_section(records: Sequence[Record]) -> str:
+    """Return what was run: where, on what images, with which versions."""
+    rows = [
+        "| setting | method | seed | final | not as usual | images | hardware | torch | commit |",
+        "|---|---|---:|---:|---|---|---|---|---|",
+    ]
+    images = list(dict.fromkeys(r.images for r in records))
+    for kept in records:
+        cell = cell_of(kept)
+        hardware = kept.environment.get("gpu") or f"{kept.environment.get('cpus', '?')} CPU cores"
+        where = cell.name if cell else kept.dataset
+        number = f"({images.index(kept.images) + 1})"
+        changes = changes_text(changes_in(kept, cell)) if cell else ""
+        told = (kept.environment.get("torch", "?"), kept.commit)
+        values = (
+            where,
+            f"`{kept.method}`",
+            str(kept.seed),
+            f"{kept.final_accuracy:.2f}",
+            changes,
+            number,
+            hardware,
+            *told,
+        )
+        rows.append("| " + " | ".join(values) + " |")
+    legend = [f"({n}) {text}" for n, text in enumerate(images, 1)]
+    return "\n".join(["## Runs\n", *rows, "", "Images:", "", *(f"- {text}" for text in legend), ""])
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(" ".join(text.split()), 118, break_on_hyphens=False, break_long_words=False)

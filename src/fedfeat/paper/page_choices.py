@@ -1,0 +1,61 @@
+"""The section of the reproduction page on what the paper does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedfeat.paper.choices import Choice, Variation, answers, find_variations, read_choices
+from fedfeat.paper.ours import Shelf
+from fedfeat.paper.records import Record
+from fedfeat.paper.sources import CALIBRATE, Prediction
+
+INTRO = """## What the paper does not say
+
+Choices that a program must make and the paper leaves open. The effect is that of the setting shown instead of ours, in
+points of final accuracy, read from two runs of the same cell, method and seed that differ in it alone: on the plain
+prediction, on the method's own (EGC where it has one), and on the calibrated one.
+"""
+HEAD = (
+    "| choice | the paper | ours | instead | where | plain | own | calibrated |\n|---|---|---|---|---|---:|---:|---:|\n"
+)
+
+
+def choices_section(records: Sequence[Record], shelf: Shelf) -> str:
+    """Return the table of choices with measured effects, and runs that changed something else."""
+    variations = find_variations(records, shelf)
+    choices = read_choices()
+    text = INTRO + "\n" + HEAD + "".join(_rows(choice, answers(choice, variations)) for choice in choices)
+    told = [v for choice in choices for v in answers(choice, variations)]
+    others = [v for v in variations if v not in told]
+    if others:
+        text += "\nRuns that changed several of these, or something else:\n\n" + HEAD
+        text += "".join(_row("", "", "", v) for v in others)
+    return text
+
+
+def _rows(choice: Choice, found: Sequence[Variation]) -> str:
+    start = (choice.title, choice.paper, choice.ours)
+    if not found:
+        return f"| {' | '.join(start)} | not measured here | | | | |\n"
+    return "".join(_row(*(start if i == 0 else ("", "", "")), v) for i, v in enumerate(found))
+
+
+def _row(title: str, paper: str, ours: str, variation: Variation) -> str:
+    changes = changes_text(variation.changes)
+    where = f"{variation.cell.name}, `{variation.varied.method}`, seed {variation.varied.seed}"
+    effects = _effects(variation)
+    return "| " + " | ".join((title, paper, ours, changes, where, *effects)) + " |\n"
+
+
+def changes_text(changes: Mapping[str, Any]) -> str:
+    """Return changed settings as a list."""
+    return ", ".join(f"`{key} = {value}`" for key, value in changes.items())
+
+
+def _effects(variation: Variation) -> list[str]:
+    """Return the effects on the plain, the method's own and the calibrated prediction; empty where there is none."""
+    calibrated = variation.varied.method.endswith(CALIBRATE)
+    own: Prediction = "before calibration" if calibrated else "corrected"
+    values = [variation.effect("plain"), variation.effect(own)]
+    return [f"{v:+.2f}" for v in values] + [f"{variation.effect('corrected'):+.2f}" if calibrated else ""]

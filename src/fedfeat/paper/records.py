@@ -1,0 +1,137 @@
+"""Small JSON records of what was really run: setting, accuracies, versions, hardware, commit, images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedfeat.checkout import UNKNOWN, checkout_commit
+from fedfeat.errors import FedfeatError
+from fedfeat.files import write_atomically
+
+Accuracy = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Matrix = list[list[Accuracy]]
+
+
+class Record(BaseModel):
+    """One finished run, without what is bulky: no confusion tables, no rounds."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    method: str
+    dataset: str
+    seed: int
+    images: str = Field(UNKNOWN, description="where the images came from, and whether they were lossless")
+    final_accuracy: Accuracy
+    final_accuracy_uncorrected: Accuracy
+    accuracy_after_task: list[Accuracy] = Field(min_length=1)
+    accuracy_after_task_uncorrected: list[Accuracy]
+    accuracy_matrix: Matrix
+    accuracy_matrix_uncorrected: Matrix
+    accuracy_of_variants: dict[str, list[Accuracy]] = {}
+    accuracy_matrix_of_variants: dict[str, Matrix] = {}
+    average_incremental_accuracy: Accuracy
+    forgetting: float
+    backward_transfer: float
+    numbers: dict[str, float] = {}
+    notes: list[str] = []
+    bytes_up: int
+    bytes_down: int
+    traffic: dict[str, int] = {}
+    images_trained: int = 0
+    images_per_second: float = 0.0
+    seconds: float = 0.0
+    wall_seconds: float | None = Field(None, description="with loading, compiling and choosing exemplars")
+    config: dict[str, Any]
+    environment: dict[str, Any] = {}
+    commit: str = Field(UNKNOWN, description="commit of this project that ran; '+' for one with changes")
+
+    def to_json(self) -> str:
+        """Return the record as text: one key per line, measured numbers with eight digits."""
+        values = {k: v if k == "config" else _rounded(v) for k, v in self.model_dump().items()}
+        lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in values.items()]
+        return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def record(
+    result: Mapping[str, Any],
+    *,
+    images: str = UNKNOWN,
+    environment: Mapping[str, Any] | None = None,
+    commit: str | None = None,
+    **changes: Any,
+) -> Record:
+    """Return the record of a result (``result.json``, or what ``Experiment.run`` returns).
+
+    ``images`` says whether they were lossless; ``environment`` is this machine's unless told; ``commit`` likewise.
+    """
+    if environment is None:
+        from fedfeat.federation.runfolder import environment as here
+
+        environment = here()
+    found = {
+        **result,
+        "images": images,
+        "environment": dict(environment),
+        "commit": commit or checkout_commit(),
+        **changes,
+    }
+    return Record.model_validate(found)
+
+
+def write_record(kept: Record, folder: Path) -> Path:
+    """Write a record under a name that says what it is of; a later run of the same experiment takes its place."""
+    from fedfeat.config import make_config
+    from fedfeat.sweep.identity import folder_name
+
+    path = folder / f"{folder_name(make_config(kept.config))}.json"
+    write_atomically(path, kept.to_json().encode())
+    return path
+
+
+def record_of_run(path: Path, images: str = UNKNOWN) -> Record:
+    """Return the record of a finished run folder; its environment is the one it ran in."""
+    from fedfeat.federation.runfolder import RunFolder
+
+    folder = RunFolder.open(path)
+    result = folder.result()
+    if result is None:
+        raise FedfeatError(f"{path}: the run has not finished; finish it with 'fedfeat resume {path}'")
+    saved = path / "env.json"
+    environment = json.loads(saved.read_text()) if saved.is_file() else {}
+    return record(result, images=images, environment=environment, commit=environment.get("commit") or UNKNOWN)
+
+
+def read_record(path: Path) -> Record:
+    """Read one record; a file that is none is refused with the field that is wrong."""
+    try:
+        return Record.model_validate_json(path.read_text())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(p) for p in first["loc"]) or "file"
+        raise FedfeatError(f"{path}: not a record of a run ({where}: {first['msg']}); remove or mend it") from None
+
+
+def read_records(folder: Path) -> list[Record]:
+    """Read every record of a folder; a folder that is not there has none."""
+    return [read_record(path) for path in sorted(folder.glob("*.json"))]
+
+
+def records_of_runs(folders: Iterable[Path]) -> list[Record]:
+    """Return the records of the finished runs below some folders, up to two levels down."""
+    found = {
+        p.parent for folder in folders for pattern in ("", "*/", "*/*/") for p in folder.glob(f"{pattern}result.json")
+    }
+    return [record_of_run(path) for path in sorted(found)]
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.8g}")
+    if isinstance(value, dict):
+        return {k: _rounded(v) for k, v in value.items()}
+    return [_rounded(v) for v in value] if isinstance(value, list) else value

@@ -1,0 +1,59 @@
+"""What makes two runs the same: the settings that decide a result, as a name that people and programs can read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fedfeat.config import Config
+from fedfeat.federation.runfolder import result_keys
+
+OWN_DATA = ("npz", "parquet", "folder")
+
+
+def deciding_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that decide a result and differ from the defaults.
+
+    Defaults are left out, so a setting that a later version adds does not make old runs strangers. Where a default
+    itself changes, the run folder's own configuration tells, and the folder is refused.
+    """
+    changed = changed_settings(config)
+    if config.data.name in OWN_DATA:
+        # Such a name says nothing about the images: only the place does.
+        changed.setdefault("data", {})["path"] = str(config.data.location())
+    if getattr(config.run, "keep_models", False):
+        changed["keep_models"] = True
+    return {**changed, "method": config.method, "seed": config.seed}
+
+
+def changed_settings(config: Config) -> dict[str, Any]:
+    """Return the settings that decide a result and are not the defaults, as nested tables."""
+    return _changed(result_keys(config), result_keys(Config(method=config.method)))
+
+
+def identity(config: Config) -> str:
+    """Return a short fingerprint: equal for two configurations that give the same result and files."""
+    text = json.dumps(deciding_settings(config), sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def folder_name(config: Config) -> str:
+    """Return a run folder's name: readable first, exact at the end."""
+    scenario = config.scenario
+    where = f"{config.data.name}-{scenario.tasks}-beta{scenario.beta:g}-k{scenario.clients}"
+    return f"{where}-{config.method}-seed{config.seed}-{identity(config)}"
+
+
+def _changed(table: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        usual = default.get(key)
+        if isinstance(value, Mapping) and isinstance(usual, Mapping):
+            below = _changed(value, usual)
+            if below or (usual and not value):
+                found[key] = below
+        elif key not in default or value != usual:
+            found[key] = value
+    return found

@@ -1,0 +1,26 @@
+"""Outcomes made of numbers, for figures that only read results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedfeat.config import Config
+from fedfeat.paper.figures.figure import Numbers
+from fedfeat.sweep import Outcome
+
+
+def outcome(config: Config, accuracies: Sequence[float]) -> Outcome:
+    """A run that ended with these accuracies after its tasks."""
+    result: dict[str, Any] = {"accuracy_after_task": list(accuracies), "final_accuracy": accuracies[-1]}
+    return Outcome(config, Path(f"{config.method}-seed{config.seed}"), result)
+
+
+def failed(config: Config, error: str = "the disk is full") -> Outcome:
+    return Outcome(config, Path("nowhere"), None, error)
+
+
+def row_of(numbers: Numbers, **wanted: Any) -> dict[str, Any]:
+    (row,) = numbers.where(**wanted)
+    return row

@@ -1,0 +1,208 @@
+"""Records sorted into the paper's cells: which run tells which figure, and what is left out."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+
+import pytest
+from paper_records import MakeRecord
+
+from fedfeat.paper.cells import Cell
+from fedfeat.paper.choices import answers, find_variations, read_choices
+from fedfeat.paper.ours import Line, Shelf
+from fedfeat.paper.published import Entry, Value
+from fedfeat.paper.records import Record
+from fedfeat.paper.show import to_csv, to_latex, to_markdown
+from fedfeat.paper.sources import Source, can_calibrate, sources, trained_as
+from toy_runs import run_toy
+
+CELL = Cell("cifar10", 5, 0.5)
+
+
+def entry(method: str, **changes: object) -> Entry:
+    return Entry("a row", method, CELL, Value(70.0, 1.0), **changes)  # type: ignore[arg-type]
+
+
+def test_sources_of_a_figure() -> None:
+    assert sources("fedewc") == [Source("fedewc", "corrected")]
+    assert sources("fedcbdr") == [
+        Source("fedcbdr", "corrected"),
+        Source("fedcbdr+calibrate", "before calibration", held_back=True),
+    ]
+    assert sources("fedcbdr+etf+gsa") == [
+        Source("fedcbdr+etf+gsa", "corrected"),
+        Source("fedcbdr+feat", "plain"),
+        Source("fedcbdr+etf+gsa+calibrate", "before calibration", held_back=True),
+        Source("fedcbdr+feat+calibrate", "plain", held_back=True),
+    ]
+    assert trained_as("fedcbdr+etf") == "fedcbdr+etf+egc"
+    assert trained_as("fedcbdr+etf+egc") == "fedcbdr+etf+egc"
+    assert trained_as("fedcbdr+feat") == "fedcbdr+feat"
+    assert can_calibrate("refed+feat")
+    assert not can_calibrate("fedewc")
+    assert not can_calibrate("fedcbdr+calibrate")
+
+
+@pytest.mark.parametrize("method", ["fedcbdr+etf+gsa", "fedcbdr+etf"])
+def test_a_run_with_correction_really_gives_the_figure_without(method: str, tmp_path: Path) -> None:
+    alone = run_toy(tmp_path, method)
+    richer = run_toy(tmp_path, trained_as(method))
+    assert alone.weights == richer.weights
+    assert richer.result["accuracy_matrix_uncorrected"] == alone.result["accuracy_matrix"]
+
+
+def test_mean_and_spread_over_seeds(make_record: MakeRecord) -> None:
+    records = [make_record("fedcbdr", value, seed=seed) for seed, value in ((2023, 60.0), (2024, 63.0))]
+    line = Shelf(records).line(entry("fedcbdr"))
+    assert line.ours is not None
+    assert line.ours.values == (60.0, 63.0)
+    assert line.ours.mean == 61.5
+    assert line.ours.std == pytest.approx(math.sqrt(4.5))
+    assert line.difference == -8.5
+    assert line.calibrated is None
+    assert line.calibrated_difference is None
+
+
+def test_one_seed_has_no_spread_and_the_same_seed_counts_once(make_record: MakeRecord) -> None:
+    shelf = Shelf([make_record("fedcbdr", 60.0), make_record("fedcbdr", 61.0)])
+    ours = shelf.line(entry("fedcbdr")).ours
+    assert ours is not None
+    assert ours.values == (60.0,)
+    assert ours.std is None
+
+
+def test_a_calibrated_run_fills_both_columns_and_says_so(make_record: MakeRecord) -> None:
+    kept = make_record("fedcbdr+feat+calibrate", 68.0, plain=57.0, variants={"before calibration": 65.0})
+    line = Shelf([kept]).line(entry("fedcbdr+feat"))
+    assert line.ours is not None
+    assert (line.ours.values, line.ours.held_back) == ((65.0,), True)
+    assert line.calibrated is not None
+    assert (line.calibrated.values, line.calibrated.held_back) == ((68.0,), False)
+    parts = Shelf([kept]).line(entry("fedcbdr+etf+gsa"))
+    assert parts.ours is not None
+    assert parts.ours.values == (57.0,)
+    assert parts.calibrated is None
+
+
+def test_a_run_of_its_own_goes_before_one_that_held_samples_back(make_record: MakeRecord) -> None:
+    records = [
+        make_record("fedcbdr+calibrate", 62.0, plain=46.0),
+        make_record("fedcbdr+calibrate", 63.0, plain=47.0, seed=2024),
+        make_record("fedcbdr", 50.0),
+    ]
+    ours = Shelf(records).line(entry("fedcbdr")).ours
+    assert ours is not None
+    assert (ours.values, ours.held_back) == ((50.0, 47.0), True)
+
+
+def test_the_engine_is_no_setting_but_a_learning_rate_is(make_record: MakeRecord) -> None:
+    other_engine = make_record("fedcbdr", 60.0, overrides=("engine.name=cuda", "engine.precision=bf16"))
+    other_rate = make_record("fedcbdr", 61.0, seed=2024, overrides=("train.lr=0.01",))
+    other_cell = make_record("fedcbdr", 62.0, seed=2025, cell=Cell("cifar10", 5, 1.0))
+    ours = Shelf([other_engine, other_rate, other_cell]).line(entry("fedcbdr")).ours
+    assert ours is not None
+    assert ours.values == (60.0,)
+
+
+def test_accuracy_on_one_task(make_record: MakeRecord) -> None:
+    kept = make_record("fedcbdr+feat", 70.0, plain=50.0)
+    lines = [Shelf([kept]).line(entry("fedcbdr+feat", task=task)) for task in (1, 5)]
+    assert [line.ours.values for line in lines if line.ours] == [(66.0,), (70.0,)]
+    without = Shelf([kept]).line(entry("fedcbdr+etf+gsa", task=5)).ours
+    assert without is not None
+    assert without.values == (50.0,)
+
+
+def test_old_records_without_matrices_of_variants_tell_nothing_of_tasks(make_record: MakeRecord) -> None:
+    kept = make_record("fedcbdr+feat+calibrate", 68.0, variants={"before calibration": 65.0})
+    old = kept.model_copy(update={"accuracy_matrix_of_variants": {}})
+    assert Shelf([old]).line(entry("fedcbdr+feat", task=1)).ours is None
+
+
+def test_numbers_sent_are_counted_from_the_traffic(make_record: MakeRecord) -> None:
+    asked = entry("fedcbdr+feat", measure="numbers sent")
+    visits = 5 * 100 * 4  # clients, rounds, tasks after the first
+    traffic = {
+        "up/train/weights": 10**9,
+        "up/train/samples": 4000,
+        "up/train/loss.ce": 4000,
+        "up/train/prior_head": 4 * visits,
+        "up/train/prior_tail": 4 * visits,
+        "up/leverage/mass": 77,
+        "down/train/weights": 10**9,
+    }
+    line = Shelf([make_record("fedcbdr+feat", 70.0, traffic=traffic)]).line(asked)
+    assert line.ours is not None
+    assert line.ours.values == (2.0,)
+    assert Shelf([make_record("fedcbdr+feat", 70.0)]).line(asked).ours is None
+
+
+def test_a_record_this_version_does_not_understand_is_left_out_and_named(make_record: MakeRecord) -> None:
+    odd = make_record("fedcbdr", 60.0)
+    odd = odd.model_copy(update={"config": {**odd.config, "train": {"lr_of_tomorrow": 1}}})
+    shelf = Shelf([odd, make_record("fedcbdr", 61.0)])
+    assert len(shelf.strange) == 1
+    assert "unknown key 'train.lr_of_tomorrow'" in shelf.strange[0]
+    assert shelf.line(entry("fedcbdr")).ours is not None
+
+
+def test_the_effect_of_a_choice_is_that_of_two_runs_that_differ_in_it_alone(make_record: MakeRecord) -> None:
+    usual = make_record("fedcbdr+feat", 70.0, plain=60.0)
+    varied = make_record("fedcbdr+feat", 66.0, plain=57.0, overrides=("train.momentum=0",))
+    both = make_record("fedcbdr+feat", 60.0, overrides=("train.momentum=0", "feat.logits=raw"))
+    alone = make_record("fedcbdr", 50.0, overrides=("train.momentum=0",))
+    elsewhere = make_record("fedcbdr+feat", 65.0, overrides=("train.schedule=constant",), images="others")
+    records = [usual, varied, both, alone, elsewhere]
+    found = find_variations(records, Shelf(records))
+    assert [dict(v.changes) for v in found] == [
+        {"train.momentum": 0.0},
+        {"feat.logits": "raw", "train.momentum": 0.0},
+    ]
+    momentum = next(c for c in read_choices() if c.title == "Momentum")
+    assert answers(momentum, found) == found[:1]
+    assert found[0].effect("corrected") == -4.0
+    assert found[0].effect("plain") == -3.0
+
+
+def test_choices_name_settings_that_exist(make_record: MakeRecord) -> None:
+    kept: Record = make_record("fedcbdr+feat", 70.0, overrides=("feat.etf.max_classes=10",))
+    for choice in read_choices():
+        for key in choice.keys:
+            table, *names = key.split(".")
+            value = kept.config[table]
+            for name in names:
+                value = value[name]
+
+
+def lines(make_record: MakeRecord) -> list[Line]:
+    kept = make_record("fedcbdr+feat+calibrate", 68.004, plain=57.0, variants={"before calibration": 65.0})
+    shelf = Shelf([kept])
+    return [shelf.line(entry("fedcbdr+feat")), shelf.line(Entry("FEAT_R", "refed+feat", CELL, None))]
+
+
+def test_markdown(make_record: MakeRecord) -> None:
+    text = to_markdown(lines(make_record))
+    assert (
+        "| cifar10-5-beta0.5-k5 | a row | `fedcbdr+feat` | 70.00 ± 1.0 | 65.00\\* | 1 | -5.00 | 68.00 | -2.00 |" in text
+    )
+    assert "| cifar10-5-beta0.5-k5 | FEAT_R | `refed+feat` |  |  |  |  |  |  |" in text
+    assert text.endswith("\\* trained without the samples that its calibration held back (a fifth of the exemplars)\n")
+    assert to_markdown(lines(make_record), setting=False).startswith("| row | method |")
+
+
+def test_csv_has_full_precision(make_record: MakeRecord) -> None:
+    rows = list(csv.DictReader(to_csv(lines(make_record)).splitlines()))
+    assert rows[0]["calibrated_mean"] == "68.004"
+    assert rows[0]["ours_seeds"] == "1"
+    assert rows[0]["held_back"] == "True"
+    assert rows[1]["published"] == rows[1]["ours_mean"] == ""
+
+
+def test_latex_is_escaped(make_record: MakeRecord) -> None:
+    text = to_latex(lines(make_record), "50 % of a_b")
+    assert r"\caption{50 \% of a\_b}" in text
+    assert r"70.00 $\pm$ 1.0 & 65.00* & 1 & $-5.00$ & 68.00 & $-2.00$ \\" in text
+    assert text.count(r"\\") == 4
+    assert r"FEAT\_R" in text

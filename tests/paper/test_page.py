@@ -1,0 +1,74 @@
+"""The reproduction page: up to date, complete, and honest about what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paper_records import MakeRecord
+
+from fedfeat.paper.page import NO_READING, missing_readings, read_readings, render_page
+from fedfeat.paper.records import read_records
+from fedfeat.paper.show import published_text
+from fedfeat.paper.tables import TABLES
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_is_what_the_records_give() -> None:
+    written = (ROOT / "docs" / "reproduction.md").read_text()
+    assert written == render_page(read_records(ROOT / "results")), "run: python -m fedfeat.paper"
+
+
+def test_every_cell_with_a_figure_of_ours_has_a_reading() -> None:
+    assert missing_readings(read_records(ROOT / "results")) == []
+
+
+def test_readings_are_of_cells_that_exist() -> None:
+    for table, cells in read_readings().items():
+        assert set(cells) <= {entry.cell.name for entry in TABLES[table].entries}
+
+
+def test_every_published_number_is_on_the_page() -> None:
+    page = render_page([])
+    assert all(published_text(e.published) in page for table in TABLES.values() for e in table.entries)
+    assert page.count("not measured here") >= 10
+
+
+def test_ours_stand_beside_them_with_the_command_and_further_methods(make_record: MakeRecord) -> None:
+    records = [
+        make_record("fedcbdr+feat", 71.0),
+        make_record("fedcbdr+feat", 73.0, seed=2024),
+        make_record("finetune", 18.0),
+    ]
+    page = render_page(records)
+    assert "| FEAT_F | `fedcbdr+feat` | 70.19 ± 1.8 | 72.00 ± 1.4 | 2 | +1.81 |  |  |" in page
+    assert "| finetune | `finetune` |  | 18.00 | 1 |  |  |  |" in page
+    command = "fedfeat paper run table-main --only cifar10-5,beta0.5,k5 --also finetune --calibrate --engine cuda"
+    assert command in page
+    assert "| cifar10-5-beta0.5-k5 | `finetune` | 2023 | 18.00 |  | (1) | a card | 2 | abc |" in page
+
+
+def test_a_cell_without_a_reading_says_so(make_record: MakeRecord) -> None:
+    from fedfeat.paper.cells import Cell
+
+    records = [make_record("fedcbdr", 20.0, cell=Cell("tiny", 10, 0.1, 10))]
+    assert missing_readings(records) == [("table-main", "tiny-10-beta0.1-k10")]
+    assert NO_READING in render_page(records)
+
+
+def test_effects_of_choices_are_on_the_page(make_record: MakeRecord) -> None:
+    records = [
+        make_record("fedcbdr+feat+calibrate", 75.0, plain=60.0, variants={"before calibration": 70.0}),
+        make_record(
+            "fedcbdr+feat+calibrate",
+            74.0,
+            plain=55.0,
+            variants={"before calibration": 66.5},
+            overrides=("train.momentum=0",),
+        ),
+        make_record("fedcbdr+feat+calibrate", 50.0, overrides=("train.momentum=0", "train.aggregation=samples")),
+    ]
+    page = render_page(records)
+    where = "cifar10-5-beta0.5-k5, `fedcbdr+feat+calibrate`, seed 2023"
+    assert f"| `train.momentum = 0.0` | {where} | -5.00 | -3.50 | -1.00 |" in page
+    assert "Runs that changed several of these" in page

@@ -1,0 +1,62 @@
+"""A toy problem in a file, for runs in folders and in other processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweep_toys import MakeConfig
+
+from fedfeat import plugins
+from fedfeat.config import Config, make_config
+from fedfeat.methods.registry import PARTS
+from toy import toy_table, write_toy
+
+
+@pytest.fixture(scope="session")
+def toy_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_toy(tmp_path_factory.mktemp("toy") / "toy.npz")
+
+
+@pytest.fixture
+def toy(toy_file: Path) -> MakeConfig:
+    def make(method: str = "finetune", **changes: Any) -> Config:
+        data = {"path": str(toy_file), **changes.pop("data", {})}
+        return make_config(toy_table(method=method, data=data, **changes))
+
+    return make
+
+
+ODD_METHODS = """
+import os, signal
+from fedfeat.methods.finetune import FinetuneSettings, finetune
+from fedfeat.methods.registry import base
+
+@base("loud")
+def loud(settings):
+    \"\"\"Prints where programs listen to one another.\"\"\"
+    print("loud words")
+    return finetune(FinetuneSettings())
+
+@base("deadly")
+def deadly(settings):
+    \"\"\"Kills the process that uses it, other than that of the tests.\"\"\"
+    if os.environ["SAFE_PROCESS"] != str(os.getpid()):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return finetune(FinetuneSettings())
+"""
+
+
+@pytest.fixture
+def odd_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
+    """Settings that bring the methods ``loud`` and ``deadly``; they are gone after the test."""
+    (tmp_path / "odd.py").write_text(ODD_METHODS)
+    monkeypatch.setenv("SAFE_PROCESS", str(os.getpid()))
+    kept = [(table, dict(table)) for table in (PARTS, plugins._contents, plugins._files)]
+    yield {"plugins": [str(tmp_path / "odd.py")]}
+    for table, before in kept:
+        table.clear()  # type: ignore[attr-defined]
+        table.update(before)  # type: ignore[attr-defined]

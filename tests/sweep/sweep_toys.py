@@ -1,0 +1,9 @@
+"""Types that the tests of sweeps share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedfeat.config import Config
+
+MakeConfig = Callable[..., Config]

@@ -1,0 +1,151 @@
+"""The store: what is finished is never run again, what is begun is continued, a failure is an outcome."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sweep_toys import MakeConfig
+
+from fedfeat.config import make_config
+from fedfeat.federation.runfolder import RunFolder
+from fedfeat.sweep import Event, Planned, finish, plan
+from fedfeat.sweep.identity import deciding_settings, folder_name, identity
+from toy import untimed
+
+
+class Heard:
+    """Collects events by method and seed."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, int, str]] = []
+        self.full: list[Event] = []
+
+    def __call__(self, run: Planned, event: Event) -> None:
+        self.events.append((run.config.method, run.config.seed, event["event"]))
+        self.full.append(event)
+
+    def count(self, name: str) -> int:
+        return sum(e[2] == name for e in self.events)
+
+
+def test_identity_is_what_decides_a_result(toy: MakeConfig, tmp_path: Path) -> None:
+    base = toy()
+    same = [
+        toy(run={"out": "elsewhere", "name": "x", "checkpoint_seconds": 5}),
+        toy(feat={"logits": "cosine"}),  # of a method that is not used
+    ]
+    other = [
+        toy("replay"),
+        toy(seed=8),
+        toy(train={"lr": 0.06}),
+        toy(scenario={"beta": 0.1}),
+        toy(engine={"threads": 2}),
+        toy(data={"path": str(tmp_path / "other.npz")}),
+    ]
+    assert {identity(c) for c in same} == {identity(base)}
+    assert len({identity(c) for c in [base, *other]}) == 1 + len(other)
+
+
+def test_the_place_of_a_known_data_set_does_not_matter() -> None:
+    a, b = (make_config({"data": {"name": "cifar10", "path": p}}) for p in ("/a", "/b"))
+    assert identity(a) == identity(b)
+
+
+def test_identity_holds_only_what_differs_from_the_defaults(toy: MakeConfig) -> None:
+    config = make_config({"method": "fedcbdr", "data": {"name": "cifar10"}, "fedcbdr": {"mode": "class_quota"}})
+    assert deciding_settings(config) == {
+        "method": "fedcbdr",
+        "seed": 2023,
+        "data": {"name": "cifar10"},
+        "fedcbdr": {"mode": "class_quota"},
+    }
+    assert folder_name(config).startswith("cifar10-5-beta0.5-k5-fedcbdr-seed2023-")
+
+
+def test_nothing_is_run_twice(toy: MakeConfig, tmp_path: Path) -> None:
+    configs = [toy("finetune"), toy("replay"), toy("finetune")]
+    first, second = Heard(), Heard()
+    outcomes = finish(configs, tmp_path, watch=first)
+    assert [o.config.method for o in outcomes] == ["finetune", "replay", "finetune"]
+    assert outcomes[0].path == outcomes[2].path
+    assert (first.count("start"), first.count("done"), first.count("stored")) == (2, 2, 0)
+    again = finish([*configs, toy("replay", seed=8)], tmp_path, watch=second)
+    assert (second.count("start"), second.count("done"), second.count("stored")) == (1, 1, 2)
+    assert [o.result for o in again[:3]] == [o.result for o in outcomes]
+
+
+def test_an_interrupted_run_is_continued_to_the_same_result(toy: MakeConfig, tmp_path: Path) -> None:
+    config = toy("fedcbdr+feat")
+    whole = finish([config], tmp_path / "whole")[0]
+
+    def stop(run: Planned, event: Event) -> None:
+        if event["event"] == "task" and event["task"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finish([config], tmp_path / "cut", watch=stop)
+    heard = Heard()
+    cut = finish([config], tmp_path / "cut", watch=heard)[0]
+    assert heard.full[0]["resumed_at"] is not None
+    assert whole.result is not None
+    assert cut.result is not None
+    assert untimed(cut.result) == untimed(whole.result)
+
+
+def test_a_failed_run_is_told_and_does_not_stop_the_others(toy: MakeConfig, tmp_path: Path) -> None:
+    missing = toy("replay", data={"path": str(tmp_path / "missing.npz")})
+    heard = Heard()
+    outcomes = finish([missing, toy("finetune")], tmp_path / "out", watch=heard)
+    assert outcomes[0].result is None
+    assert "missing.npz" in str(outcomes[0].error)
+    assert outcomes[1].result is not None
+    assert ("replay", 7, "failed") in heard.events
+
+
+def test_a_bug_leaves_its_traceback_in_the_folder(
+    toy: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("out of memory\nand more")
+
+    monkeypatch.setattr("fedfeat.sweep.outcome.start", broken)
+    config = toy()
+    outcome = finish([config], tmp_path)[0]
+    story = outcome.path / "error.txt"
+    assert outcome.error == f"{outcome.path}: RuntimeError: out of memory (the whole story is in {story})"
+    assert "and more" in story.read_text()
+    monkeypatch.undo()
+    assert finish([config], tmp_path)[0].result is not None
+    assert not story.exists()
+
+
+def test_a_folder_of_another_run_is_refused_by_key(toy: MakeConfig, tmp_path: Path) -> None:
+    config = toy()
+    path = plan([config], tmp_path)[0].path
+    RunFolder.create(path, toy(train={"lr": 0.2}), {})
+    outcome = finish([config], tmp_path)[0]
+    assert "does not match the run begun here in train.lr" in str(outcome.error)
+
+
+def test_data_that_moved_are_found_at_their_new_place(toy: MakeConfig, toy_file: Path, tmp_path: Path) -> None:
+    config = toy()
+    path = plan([config], tmp_path)[0].path
+    gone = config.model_copy(update={"data": config.data.model_copy(update={"path": str(tmp_path / "gone.npz")})})
+    RunFolder.create(path, gone, {})
+    assert finish([config], tmp_path)[0].result is not None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="locks are those of POSIX")
+def test_two_programs_do_not_share_a_run(toy: MakeConfig, tmp_path: Path) -> None:
+    config = toy()
+    inner: list[str | None] = []
+
+    def watch(run: Planned, event: Event) -> None:
+        if event["event"] == "task" and not inner:
+            inner.append(finish([config], tmp_path)[0].error)
+
+    assert finish([config], tmp_path, watch=watch)[0].result is not None
+    assert f"another program (process {os.getpid()}) is running this" in str(inner[0])
