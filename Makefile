@@ -1,24 +1,32 @@
 # make demo   the main job on built-in data, with a table, a picture and a report
 # make test   lint, types and every test
 # make bench  speed, as ratios to a plain loop in the same run
+# make docs   the documentation as a site in site/, which opens from disk
+# make chaos  a federation whose clients, server and SuperLink are killed in the middle of rounds; minutes
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench docs chaos chromium clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[images,plots,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[images,plots,export,tensorboard,wandb,mlflow,flower,ray,docs,dev]'
 	touch $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/fedfeat compare configs/digits.toml --methods finetune,fedcbdr,fedcbdr+feat --seeds 0,1,2 --out runs/demo
 
-test: $(STAMP) lint
+test: $(STAMP) lint chromium
 	$(BIN)/pytest --numprocesses auto
+
+# The report is tested in a real browser. Where it is missing, root on Debian gets it; others are told.
+chromium:
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get; then apt-get update && apt-get install --yes --no-install-recommends chromium; \
+	else echo "the tests of the report need Chromium: install it (Debian: sudo apt-get install chromium)" && exit 1; fi
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -32,6 +40,14 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/loop.py
 	$(BIN)/python benchmarks/methods.py
+	$(BIN)/python benchmarks/report.py
+
+docs: $(STAMP)
+	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --doctree-dir build/doctrees docs site
+	@echo "open site/index.html"
+
+chaos: $(STAMP)
+	$(BIN)/pytest -m chaos tests/flower
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

@@ -5,16 +5,17 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
-import tomli_w
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from fedfeat.data.settings import DataSettings
+from fedfeat.data.settings import OWNED, DataSettings
 from fedfeat.errors import ConfigError, nearest
-from fedfeat.federation.settings import EngineSettings, RunSettings, TrainSettings
+from fedfeat.federation.privacy import PrivacySettings, check_privacy
+from fedfeat.federation.settings import EngineSettings, FederationSettings, RunSettings, TrainSettings
 from fedfeat.methods import compose, parts_of, settings_tables
 from fedfeat.methods.method import Method
+from fedfeat.mirrors.settings import MirrorSettings
 from fedfeat.models.settings import ModelSettings
 from fedfeat.plugins import load_installed, load_plugins
 from fedfeat.scenario.settings import ScenarioSettings
@@ -37,8 +38,24 @@ class Config(Settings):
     model: ModelSettings = Field(default_factory=ModelSettings, description="the network")
     train: TrainSettings = Field(default_factory=TrainSettings, description="local training and averaging")
     engine: EngineSettings = Field(default_factory=EngineSettings, description="where clients are run")
+    federation: FederationSettings = Field(
+        default_factory=FederationSettings, description="deadline and quorum of the exchange with clients"
+    )
+    privacy: PrivacySettings = Field(
+        default_factory=PrivacySettings, description="what clients do to their updates before they send them"
+    )
     run: RunSettings = Field(default_factory=RunSettings, description="what the run leaves behind")
+    mirror: MirrorSettings = Field(default_factory=MirrorSettings, description="copies of its numbers elsewhere")
     parts: dict[str, Settings] = Field(default_factory=dict, description="settings tables of methods, by name")
+
+    @model_validator(mode="after")
+    def _owned_and_named_go_together(self) -> Self:
+        if (self.data.name == OWNED) != (self.scenario.task_names is not None):
+            raise ValueError(
+                f"data.name = {OWNED!r} and scenario.task_names go together: a client's images are found by the names "
+                "of their classes; set both or neither"
+            )
+        return self
 
     def build_method(self) -> Method:
         """Compose the method; contradictions between its parts are refused here."""
@@ -47,8 +64,9 @@ class Config(Settings):
     def to_table(self) -> Table:
         """Return the resolved configuration as nested tables, method tables at the top level."""
         table = self.model_dump(by_alias=True, exclude_none=True, exclude={"parts"})
-        if not self.plugins:
-            del table["plugins"]
+        for name in ("plugins", "privacy"):
+            if not table[name]:
+                del table[name]
         used = {p.table: p.settings for p in parts_of(self.method)}
         for name, model in used.items():
             settings = self.parts.get(name) or model()
@@ -58,6 +76,8 @@ class Config(Settings):
 
     def to_toml(self) -> str:
         """Return the resolved configuration as TOML."""
+        import tomli_w  # only to write: reading a configuration needs nothing besides pydantic
+
         return tomli_w.dumps(self.to_table())
 
 
@@ -102,7 +122,7 @@ def make_config(
     config = _checked(Config, {**merged, "parts": {k: v for k, v in parts.items() if v}}, where, problems, [])
     if problems or config is None:
         raise ConfigError("; ".join(problems))
-    config.build_method()
+    check_privacy(config.privacy, config.model.norm, config.build_method())
     return config
 
 

@@ -9,21 +9,22 @@ from typing import Any
 
 from fedfeat.config import Config, load_config
 from fedfeat.data import Dataset, fingerprint, load_dataset
-from fedfeat.engines import make_engine
+from fedfeat.data.owned import outline
+from fedfeat.data.settings import OWNED
+from fedfeat.engines import EngineFactory, make_engine
 from fedfeat.errors import CheckpointError, ConfigError
-from fedfeat.evaluate.metrics import (
-    average_incremental_accuracy,
-    backward_transfer,
-    forgetting,
-    overall_accuracy,
-    task_accuracies,
-)
+from fedfeat.evaluate.summary import over_tasks
+from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.loop import Event, Federation, Listener
+from fedfeat.federation.privacy import statement
 from fedfeat.federation.runfolder import RunFolder, refuse_other_config, result_keys
 from fedfeat.federation.server import Progress
 from fedfeat.files import write_json
 from fedfeat.methods.method import Method
+from fedfeat.mirrors.mirrored import mirrored
+from fedfeat.model_file import CARD, ModelCard, write_model
 from fedfeat.scenario import Scenario, build_scenario
+from fedfeat.scenario.named import named_classes, named_scenario
 
 Result = dict[str, Any]
 
@@ -41,7 +42,7 @@ def start(config: Config, out: Path | None = None, listeners: tuple[Listener, ..
     return experiment.run(folder, Progress(), listeners)
 
 
-def resume(path: Path, listeners: tuple[Listener, ...] = ()) -> Result:
+def resume(path: Path, listeners: tuple[Listener, ...] = (), engine: EngineFactory = make_engine) -> Result:
     """Continue an interrupted run; the outcome has the same bytes as that of an uninterrupted one."""
     folder = RunFolder.open(path)
     config = load_config(folder.config_path)
@@ -51,7 +52,7 @@ def resume(path: Path, listeners: tuple[Listener, ...] = ()) -> Result:
     done = folder.result()
     if done is not None:
         return done
-    experiment = Experiment(config)
+    experiment = Experiment(config, engine=engine)
     if loaded is None:
         folder.cut_events(0)
         return experiment.run(folder, Progress(), listeners)
@@ -70,15 +71,25 @@ def resume(path: Path, listeners: tuple[Listener, ...] = ()) -> Result:
 class Experiment:
     """Everything a run needs, put together and checked before anything is written."""
 
-    def __init__(self, config: Config, dataset: Dataset | None = None, scenario: Scenario | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset | None = None,
+        scenario: Scenario | None = None,
+        engine: EngineFactory = make_engine,
+    ) -> None:
         self.config = config
         self.method: Method = config.build_method()
+        if config.data.name == OWNED:
+            dataset = outline(config.data, named_classes(config.scenario))
+            scenario = named_scenario(config.scenario, config.seed)
         self.dataset = dataset or load_dataset(config.data, seed=config.seed)
         self.scenario = scenario or build_scenario(
             self.dataset.train_labels, self.dataset.num_classes, config.scenario, config.seed
         )
-        self.engine = make_engine(config, self.dataset, self.scenario, self.method)
+        self.engine = engine(config, self.dataset, self.scenario, self.method)
         self.fingerprint = fingerprint(self.dataset)
+        self.card = ModelCard.of(self.dataset, self.scenario)
         dim = self.engine.network.backbone.feature_dim
         if self.method.has_etf_head and dim < self.dataset.num_classes:
             raise ConfigError(
@@ -88,7 +99,10 @@ class Experiment:
 
     def run(self, folder: RunFolder, progress: Progress, listeners: tuple[Listener, ...]) -> Result:
         """Run to the end, with events and checkpoints in the folder."""
+        with mirrored(self.config, folder.path) as mirrors:
+            return self._run(folder, progress, (*listeners, *mirrors))
 
+    def _run(self, folder: RunFolder, progress: Progress, listeners: tuple[Listener, ...]) -> Result:
         def emit(event: Event) -> None:
             folder.append_event(event)
             for listener in listeners:
@@ -109,7 +123,7 @@ class Experiment:
             folder=folder.path,
         )
         federation.run(emit, self._saver(folder))
-        result = summarise(self.config, self.scenario, progress, self.method.notes)
+        result = summarise(self.config, self.scenario, progress, self.method.notes) | self._privacy()
         write_json(folder.result_path, result)
         for listener in listeners:
             listener({"event": "end", "folder": str(folder.path), "result": result})
@@ -122,16 +136,27 @@ class Experiment:
             nonlocal last
             if not progress.finished and time.monotonic() - last < self.config.run.checkpoint_seconds:
                 return
+            if progress.finished and self.config.run.keep_models:
+                write_model(folder.path, self.card, progress)
             extra = {
                 "config": result_keys(self.config),
                 "data": self.fingerprint,
                 "events_size": folder.events_size(),
+                CARD: self.card.model_dump(mode="json"),
             }
             folder.checkpoints.save(progress, self.engine.states, self.engine.touched, extra)
             self.engine.touched.clear()
             last = time.monotonic()
 
         return save
+
+    def _privacy(self) -> Result:
+        """Return what the result says about privacy, if anything was asked for."""
+        settings = self.config.privacy
+        if settings.clip is None:
+            return {}
+        sends = {*self.method.sends, *(SENDS if self.dataset.private else ())}
+        return {"privacy": statement(settings, self.scenario.num_tasks * self.config.train.rounds, sends)}
 
     def _start_event(self) -> Event:
         batch = self.config.model.norm == "batch"
@@ -152,35 +177,18 @@ class Experiment:
 
 def summarise(config: Config, scenario: Scenario, progress: Progress, notes: Sequence[str] = ()) -> Result:
     """Return the result of a finished run: every metric is a function of the confusion tables."""
-    tasks = scenario.task_classes
-    tables = {"plain": [t.plain for t in progress.tables], "corrected": [t.corrected for t in progress.tables]}
-    matrices = {k: [task_accuracies(t, tasks[: i + 1]) for i, t in enumerate(ts)] for k, ts in tables.items()}
-    overall = {k: [overall_accuracy(t) for t in ts] for k, ts in tables.items()}
-    matrix, corrected, plain = matrices["corrected"], overall["corrected"], overall["plain"]
     traffic = progress.traffic
     return {
         "method": config.method,
         "dataset": config.data.name,
         "seed": config.seed,
-        "final_accuracy": corrected[-1],
-        "final_accuracy_uncorrected": plain[-1],
-        "accuracy_after_task": corrected,
-        "accuracy_after_task_uncorrected": plain,
-        "accuracy_matrix": matrix,
-        "accuracy_matrix_uncorrected": matrices["plain"],
-        "average_incremental_accuracy": average_incremental_accuracy(corrected),
-        "forgetting": forgetting(matrix),
-        "backward_transfer": backward_transfer(matrix),
-        "accuracy_of_variants": {
-            name: [overall_accuracy(t.variants[name]) for t in progress.tables] for name in progress.tables[-1].variants
-        },
-        "confusion": progress.tables[-1].corrected.tolist(),
-        "confusion_uncorrected": progress.tables[-1].plain.tolist(),
+        **over_tasks(progress.tables, scenario.task_classes),
         "numbers": progress.numbers,
         "notes": list(notes),
         "bytes_up": traffic.total("up"),
         "bytes_down": traffic.total("down"),
         "traffic": dict(sorted(traffic.counts.items())),
+        "rounds_with_fewer_clients": progress.shortfalls,
         "images_trained": progress.images_trained,
         "images_per_second": progress.images_trained / progress.seconds if progress.seconds else 0.0,
         "seconds": progress.seconds,

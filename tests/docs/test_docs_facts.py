@@ -113,14 +113,14 @@ def test_numbers_that_only_some_methods_have_are_defined(method: str, tmp_path: 
     text = (ROOT / "docs" / "metrics.md").read_text()
     assert result["numbers"]
     assert {key for key in [*result["numbers"], *result["accuracy_of_variants"]] if f"`{key}`" not in text} == set()
-    readme = (ROOT / "README.md").read_text()
-    assert {p.name for p in (tmp_path / "run").iterdir() if f"`{p.name}{'/' * p.is_dir()}`" not in readme} == set()
+    runs = (ROOT / "docs" / "runs.md").read_text()
+    assert {p.name for p in (tmp_path / "run").iterdir() if f"`{p.name}{'/' * p.is_dir()}`" not in runs} == set()
 
 
 def test_everything_in_a_run_folder_is_described(run_files: tuple[Path, dict[str, Any]]) -> None:
-    readme = (ROOT / "README.md").read_text()
+    runs = (ROOT / "docs" / "runs.md").read_text()
     names = {p.name + "/" * p.is_dir() for p in run_files[0].iterdir()}
-    assert {name for name in names if f"`{name}`" not in readme} == set()
+    assert {name for name in names if f"`{name}`" not in runs} == set()
 
 
 def test_versions_agree() -> None:

@@ -8,7 +8,22 @@ import warnings
 import typer
 
 from fedfeat import __version__
-from fedfeat.cli import data, report, run, scenario, show, teacher
+from fedfeat.cli import (
+    bench,
+    data,
+    export,
+    federation,
+    keys,
+    paper,
+    predict,
+    report,
+    run,
+    scenario,
+    show,
+    sweep,
+    teacher,
+    watch,
+)
 from fedfeat.errors import FedfeatError
 
 app = typer.Typer(
@@ -22,10 +37,20 @@ app.command()(run.run)
 app.command()(run.resume)
 app.command()(run.compare)
 app.command()(report.report)
+app.command()(watch.watch)
+app.command()(sweep.sweep)
+app.command()(predict.predict)
+app.command()(export.export)
+app.command()(federation.federate)
+app.command()(federation.server)
+app.command()(federation.client)
+app.command()(keys.keys)
 app.command("list")(show.list_)
 app.command()(show.doctor)
+app.add_typer(bench.app, name="bench", help="Measure this machine.")
 app.add_typer(data.app, name="data", help="Get, check and list data sets.")
 app.add_typer(teacher.app, name="teacher", help="Encode a data set once with a local CLIP model.")
+app.add_typer(paper.app, name="paper", help="The paper's tables and figures: run them, show them beside ours.")
 app.add_typer(scenario.app, name="scenario", help="Show who sees what, and when.")
 
 

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from fedfeat.cli.progress import RunProgress
 from fedfeat.cli.report import write_comparison, write_run_report
-from fedfeat.compare import comparison_runs, run_or_resume
+from fedfeat.cli.sweep_progress import exit_if_failed, finish_all
+from fedfeat.compare import comparison_runs
 from fedfeat.config import load_config
 from fedfeat.experiment import resume as resume_run
 from fedfeat.experiment import start
@@ -61,14 +62,12 @@ def compare(
     seeds: Annotated[str, typer.Option(help="comma-separated seeds")] = "0,1,2",
     set: Overrides = None,
     plugin: Plugins = None,
+    workers: Annotated[int, typer.Option(min=1, help="runs at once, each in a process of its own")] = 1,
     out: Annotated[Path, typer.Option(help="folder for the runs, the table and the report")] = Path("runs/compare"),
 ) -> None:
     """Run several methods on the same splits and report them side by side; what is finished is not run again."""
     runs = comparison_runs(load_config(config, set or (), plugin or ()), methods, seeds, out)
-    for number, (planned, folder) in enumerate(runs, 1):
-        progress = RunProgress(console, label=f"[{number}/{len(runs)}] seed {planned.seed}")
-        try:
-            run_or_resume(planned, folder, (progress,))
-        finally:
-            progress.close()
-    write_comparison(out, console)
+    outcomes = finish_all(runs, console, workers=workers)
+    if any(outcome.result is not None for outcome in outcomes):
+        write_comparison(out, console)
+    exit_if_failed(outcomes, console)

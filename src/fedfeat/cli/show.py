@@ -57,9 +57,15 @@ def doctor() -> None:
     for package, extra, purpose in (
         ("PIL", "images", "reading images"),
         ("pyarrow", "images", "reading parquet"),
-        ("matplotlib", "plots", "drawing figures and reports"),
+        ("matplotlib", "plots", "drawing figures"),
+        ("plotly", "plots", "drawing the charts of reports"),
         ("open_clip", "clip", "a local CLIP model (clip2fl, fedfsa, lander)"),
         ("transformers", "clip", "a local CLIP model (clip2fl, fedfsa, lander)"),
+        ("onnxruntime", "export", "exporting to ONNX"),
+        ("tensorboard", "tensorboard", "the mirror to TensorBoard"),
+        ("wandb", "wandb", "the mirror to Weights & Biases"),
+        ("mlflow", "mlflow", "the mirror to MLflow"),
+        ("flwr", "flower", "a federation of processes or machines"),
     ):
         there = importlib.util.find_spec(package) is not None
         note = "found" if there else f"missing: {purpose} needs it (pip install 'fedfeat[{extra}]')"

@@ -38,8 +38,8 @@ def group_energies(
     c = etf_cosine(num_prototypes or cosine_logits.shape[1])
     tail, head = cosine_logits[:, :num_old], cosine_logits[:, num_old:]
     return Energies(
-        head=_energy(head, c, subspace) / _rank(head.shape[1], rank_norm),
-        tail=_energy(tail, c, subspace) / _rank(tail.shape[1], rank_norm),
+        head=_energy(head, c, subspace) / group_rank(head.shape[1], rank_norm),
+        tail=_energy(tail, c, subspace) / group_rank(tail.shape[1], rank_norm),
     )
 
 
@@ -104,6 +104,7 @@ def _energy(group: Tensor, c: float, subspace: Subspace) -> Tensor:
     return (group * _dual(group, c)).sum(dim=1)
 
 
-def _rank(size: int, rank_norm: RankNorm) -> int:
+def group_rank(size: int, rank_norm: RankNorm) -> int:
+    """Return what the energy of a group of ``size`` prototypes is divided by."""
     # A printed denominator of size - 1 would divide by zero for one class.
     return {"minus_one": max(size - 1, 1), "true_rank": size, "none": 1}[rank_norm]

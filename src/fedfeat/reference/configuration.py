@@ -84,7 +84,8 @@ def type_words(annotation: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(type_words(a) for a in arguments if a is not type(None))
     if origin is tuple:
-        return f"list of {type_words(arguments[0])}s"
+        words = type_words(arguments[0])
+        return f"list of {words.replace('list', 'lists', 1) if words.startswith('list ') else words + 's'}"
     if origin is dict:
         return f"table of {type_words(arguments[1])}s"
     raise TypeError(f"the configuration reference has no words for the type {annotation!r}; add them here")

@@ -1,0 +1,146 @@
+"""The documentation site: builds without a warning, leads everywhere, needs no network, and works in a browser."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from bs4 import BeautifulSoup
+from documents import ROOT
+from playwright.sync_api import Browser, Page
+
+from report.browsing import chromium
+
+PAGES = sorted(p.relative_to(ROOT / "docs").with_suffix(".html") for p in (ROOT / "docs").rglob("*.md"))
+LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+LOOKED_AT = [
+    "index.html",
+    "configuration.html",
+    "api/geometry.html",
+    "reproduction.html",
+    "source/configs/digits.toml.html",
+]
+
+
+def build(docs: Path, out: Path) -> subprocess.CompletedProcess[str]:
+    """Build as ``make docs`` does."""
+    strict = ["--quiet", "--fresh-env", "--fail-on-warning", "--keep-going", "--doctree-dir", f"{out}-doctrees"]
+    return subprocess.run([sys.executable, "-m", "sphinx", *strict, docs, out], capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("built") / "site"
+    done = build(ROOT / "docs", folder)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def soups(site: Path) -> dict[Path, BeautifulSoup]:
+    found = sorted(site.rglob("*.html"))
+    return {path: BeautifulSoup(path.read_text(), "html.parser") for path in found}
+
+
+pytestmark = pytest.mark.slow
+
+
+def test_the_makefile_builds_the_same_way() -> None:
+    recipe = (ROOT / "Makefile").read_text().partition("\ndocs:")[2].partition("\n\n")[0]
+    for word in ("--fail-on-warning", "--keep-going", "--fresh-env", "docs site"):
+        assert word in recipe
+
+
+def test_every_page_is_in_the_navigation(soups: dict[Path, BeautifulSoup], site: Path) -> None:
+    sidebar = soups[site / "index.html"].select(".sidebar-tree a.reference.internal")
+    named = {Path(str(a["href"]).partition("#")[0]) for a in sidebar}
+    assert {page for page in PAGES if page not in named} == {Path("index.html")}
+
+
+def test_links_and_anchors_inside_lead_somewhere(soups: dict[Path, BeautifulSoup]) -> None:
+    anchors = {path: {tag["id"] for tag in soup.select("[id]")} for path, soup in soups.items()}
+    checked, broken = 0, []
+    for path, soup in soups.items():
+        for href in {str(a["href"]) for a in soup.select("a[href]")}:
+            parts = urlsplit(href)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            checked += 1
+            if not target.is_file() or (parts.fragment and unquote(parts.fragment) not in anchors.get(target, set())):
+                broken.append(f"{path.name}: {href}")
+    assert checked > 1000
+    assert [b for b in broken if not b.endswith((": #", ": #top"))] == []
+
+
+def test_nothing_is_loaded_from_elsewhere(soups: dict[Path, BeautifulSoup], site: Path) -> None:
+    for path, soup in soups.items():
+        loaded = [str(tag[key]) for name, key in LOADS.items() for tag in soup.find_all(name) if tag.get(key)]
+        assert loaded
+        assert [address for address in loaded if urlsplit(address).netloc] == [], path.name
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", style.read_text()), style.name
+
+
+def test_the_site_names_no_path_of_this_machine(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        assert str(ROOT) not in path.read_text(), path.name
+
+
+def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "_site").symlink_to(ROOT / "docs" / "_site")
+    (docs / "conf.py").write_text('import sys\nsys.path.insert(0, "docs/_site")\nextensions = ["myst_parser"]\n')
+    (docs / "index.md").write_text("# Some page\n\n[nothing](nowhere.md)\n")
+    done = build(docs, tmp_path / "site")
+    assert done.returncode == 1
+    assert "nowhere.md" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+def visit(browser: Browser, address: str, width: int, scheme: str) -> tuple[Page, list[str], list[str]]:
+    """Open a page from disk; return it with what it complained about and what it asked for."""
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    complaints: list[str] = []
+    requests: list[str] = []
+    page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    page.set_default_timeout(120_000)  # machines are busy
+    page.goto(address)
+    return page, complaints, requests
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1600, "light")])
+def test_pages_fit_and_stay_offline(site: Path, browser: Browser, width: int, scheme: str) -> None:
+    for name in LOOKED_AT:
+        page, complaints, requests = visit(browser, (site / name).as_uri(), width, scheme)
+        assert complaints == []
+        assert [r for r in requests if not r.startswith(("file:", "data:"))] == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} is wider than {width}"
+        red, green, blue = map(
+            int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor"))[:3]
+        )
+        assert (red + green + blue < 300) == (scheme == "dark")
+        page.close()
+
+
+@pytest.mark.browser
+def test_search_works_from_disk(site: Path, browser: Browser) -> None:
+    page, complaints, _ = visit(browser, (site / "search.html").as_uri() + "?q=orthonormal_basis", 1200, "light")
+    page.wait_for_selector("#search-results li a")
+    assert page.locator("#search-results a[href*='api/geometry']").count() > 0
+    assert complaints == []
+    page.close()
