@@ -100,7 +100,7 @@ class CudaEngine(InProcessEngine):
             self.at_once = min(len(requests), self.together.rows())
             yield from super().ask("train", requests)
             return
-        busy = {k: steps for k in sorted(requests) if (steps := len(self.client(k).local_set))}
+        busy = {k: samples for k in sorted(requests) if (samples := len(self.client(k).local_set))}
         if not busy or not self._can_capture(next(iter(busy)), requests, len(busy)):
             self.at_once = 1
             yield from super().ask("train", requests)

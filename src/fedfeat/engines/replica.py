@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedfeat.engines.frozen import FrozenNetworks
-from fedfeat.methods.method import Buffers, Capturable, Seen, Step
+from fedfeat.engines.parts import Kind, Parts
+from fedfeat.methods.method import Seen, Step
 from fedfeat.models import FlatModel, Network
 
 if TYPE_CHECKING:
@@ -20,37 +20,6 @@ if TYPE_CHECKING:
 
 Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
 Transform = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-Kind = tuple[object, ...]
-
-
-@dataclass(frozen=True)
-class Parts:
-    """What a visit adds to the plain step: looks, pushes and running statistics, with the tensors they use."""
-
-    looks: tuple[Capturable, ...]
-    pushes: tuple[tuple[str, Capturable], ...]
-    buffers: tuple[Buffers, ...]  # one per statistic of the method; empty for those that do not look at steps
-
-    @property
-    def kind(self) -> Kind:
-        """What visits must share to share a captured step: everything but the values of their tensors."""
-        bounds = (*self.looks, *(push for _, push in self.pushes))
-        shapes = tuple(tuple(t.shape) for t in self.tensors)
-        return len(self.looks), tuple(name for name, _ in self.pushes), tuple(b.kind for b in bounds), shapes
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """Return every tensor in a fixed order."""
-        bounds = (*self.looks, *(push for _, push in self.pushes))
-        return [t for b in bounds for t in b.tensors] + [t for b in self.buffers for t in b.values()]
-
-    def copied(self) -> Parts:
-        """Return the same parts with tensors of their own, which stay where they are."""
-        return Parts(
-            tuple(_copied(look) for look in self.looks),
-            tuple((name, _copied(push)) for name, push in self.pushes),
-            tuple({name: t.clone() for name, t in b.items()} for b in self.buffers),
-        )
 
 
 class Replica:
@@ -257,16 +226,3 @@ def _without_gc() -> Iterator[None]:
 def _lies_like(a: Tensor, b: Tensor) -> bool:
     """Return whether two tensors of one shape have one memory layout; a stride over a single entry says nothing."""
     return all(x == y for size, x, y in zip(a.shape, a.stride(), b.stride(), strict=True) if size > 1)
-
-
-def _copied(bound: Capturable) -> Capturable:
-    return replace(bound, tensors=tuple(t.clone() for t in bound.tensors))
-
-
-def parts_of(looks: Sequence[object], pushes: Mapping[str, object], buffers: Sequence[Buffers]) -> Parts | None:
-    """Return a visit's parts, or None if one of them cannot be captured."""
-    bound_looks = tuple(look for look in looks if isinstance(look, Capturable))
-    bound_pushes = tuple((name, push) for name, push in pushes.items() if isinstance(push, Capturable))
-    if len(bound_looks) < len(looks) or len(bound_pushes) < len(pushes):
-        return None
-    return Parts(bound_looks, bound_pushes, tuple(buffers))

@@ -6,8 +6,9 @@ import torch
 
 from fedfeat.data.augment import EpochDraws, draw_epoch
 from fedfeat.draws import draw_at
+from fedfeat.engines.parts import Kind, Parts, parts_of
 from fedfeat.engines.plan import batch_sizes
-from fedfeat.engines.replica import Kind, Parts, Replica, parts_of
+from fedfeat.engines.replica import Replica
 from fedfeat.federation.client import Client
 from fedfeat.federation.local import learning_rate
 from fedfeat.federation.payload import Payload, tensor_of
