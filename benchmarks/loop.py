@@ -15,16 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
 
-import fedfeat
 import measure
 import sizes
 from registered import registered
-from timing import Row, hardware, slug
+from timing import Row, hardware, slug, versions
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -56,12 +54,7 @@ def run(device: torch.device, quick: bool, console: Console) -> dict[str, Any]:
         "seconds": time.time() - started,
         "hardware": {"name": name, "device": str(device), "cpus": os.cpu_count(), "platform": platform.platform()},
         "load_average": {"before": load[0], "after": os.getloadavg()[0]},
-        "versions": {
-            "fedfeat": fedfeat.__version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
+        "versions": versions(),
         "settings": {
             "against_bare": [digits.describe(), resnet.describe()],
             "over_tasks": noise.describe(),

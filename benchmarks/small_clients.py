@@ -19,11 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-import fedfeat
 from bare import BareLoop, State
 from fedfeat.data import Dataset
 from fedfeat.engines.inprocess import InProcessEngine
@@ -34,7 +32,7 @@ from fedfeat.federation.server import average
 from fedfeat.models import as_vector
 from fedfeat.models.backbones import SmallCNN
 from rounds import CIFAR_AUGMENTATION, SEED, deal, random_images, settings
-from timing import Seconds, hardware, slug, take_turns
+from timing import Seconds, hardware, slug, take_turns, versions
 
 RESULTS = Path(__file__).parent / "results"
 IMAGES, BATCH, EPOCHS = 50, 10, 2
@@ -183,12 +181,7 @@ def record(arguments: argparse.Namespace) -> dict[str, Any]:
         "hardware": {"name": hardware(device), "device": str(device), "cpus": os.cpu_count()},
         "platform": platform.platform(),
         "load_average": {"before": load[0], "after": os.getloadavg()[0]},
-        "versions": {
-            "fedfeat": fedfeat.__version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-        },
+        "versions": versions(),
         "settings": {
             "registered": arguments.registered,
             "participants": arguments.participants,

@@ -10,7 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+
+import fedfeat
 
 
 class Seconds(NamedTuple):
@@ -112,6 +115,16 @@ def hardware(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{_processor()}, {torch.get_num_threads()} cores"
+
+
+def versions() -> dict[str, str]:
+    """Return what the figures were made with."""
+    return {
+        "fedfeat": fedfeat.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+    }
 
 
 def slug(name: str) -> str:

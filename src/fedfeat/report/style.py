@@ -47,14 +47,14 @@ _SETTINGS: Any = {
 
 
 @contextmanager
-def drawing() -> Iterator[Any]:
-    """Lend ``matplotlib.figure.Figure`` under the common style; the caller's own settings come back after."""
+def drawing(settings: Any = _SETTINGS) -> Iterator[Any]:
+    """Lend ``matplotlib.figure.Figure`` under a style, a report's unless told; the caller's own settings come back."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingExtra("matplotlib", "plots", "drawing figures") from error
-    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield Figure
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import io
 import re
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from fedfeat.errors import MissingExtra
 from fedfeat.files import write_atomically
+from fedfeat.report.style import drawing
 
 COLUMN, PAGE = 3.35, 6.95  # inches: one column, and both
 INK, MUTED, GRID, PAPER = "#1a1a1a", "#6b6b6b", "#dcdcdc", "#ffffff"
@@ -78,17 +76,9 @@ _SETTINGS: Any = {
 }
 
 
-@contextmanager
-def paper_style() -> Iterator[Any]:
-    """Lend ``matplotlib.figure.Figure`` under the common style; the caller's own settings come back after."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "plots", "drawing figures") from error
-    with matplotlib.rc_context(_SETTINGS), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield Figure
+def paper_style() -> AbstractContextManager[Any]:
+    """Lend ``matplotlib.figure.Figure`` under the style of the paper's figures."""
+    return drawing(_SETTINGS)
 
 
 def method_name(method: str) -> str:
