@@ -33,6 +33,12 @@ IMAGES_PER_ROUND = 25_600
 Say = Callable[[str], None]
 
 
+def need_gpu() -> None:
+    """Refuse a machine without a card, before anything is loaded."""
+    if not torch.cuda.is_available():
+        raise FedfeatError("bench gpu: there is no NVIDIA GPU here; benchmarks/loop.py measures on a CPU")
+
+
 @dataclass(frozen=True)
 class Row:
     """One measurement: images trained per second, its ratio to the bare loop, and the warm-up that came before."""
@@ -55,8 +61,6 @@ class GpuBench:
         out: Path | None = None,
         say: Say = print,
     ) -> None:
-        if not torch.cuda.is_available():
-            raise FedfeatError("bench gpu: there is no NVIDIA GPU here; benchmarks/loop.py measures on a CPU")
         self.dataset, self.batch, self.precision = dataset, batch, precision
         self.out, self.say = out, say
         # For rounds of clients of equal size: a number of images that ten clients share without a remainder.
@@ -104,7 +108,8 @@ class GpuBench:
         events, seconds = _run(experiment)
         rounds_seconds = [[e["seconds"] for e in events if e["event"] == "round" and e["task"] == t] for t in (1, 2)]
         warm_up = sum(r[0] - statistics.median(r[1:]) for r in rounds_seconds)
-        trained = sum(e["samples"] * 2 for e in events if e["event"] == "round")
+        epochs = experiment.config.train.local_epochs
+        trained = sum(e["samples"] * epochs for e in events if e["event"] == "round")
         self._note(Row("whole run of FEAT_F, 5 skewed clients", trained / (seconds - warm_up), warm_up))
         steady = max(r.images_per_second for r in self.rows if r.name.startswith("cuda, 5 clients"))
         self.costs["whole run over steady state"] = self.rows[-1].images_per_second / steady

@@ -22,8 +22,9 @@ def gpu(
     out: Annotated[Path | None, typer.Option(help="also write the figures, hardware and versions as JSON")] = None,
 ) -> None:
     """Compare a bare loop, the in-process engine and engine cuda on this card: one table, ratios in one run."""
-    from fedfeat.bench.gpu import GpuBench, table
+    from fedfeat.bench.gpu import GpuBench, need_gpu, table
 
+    need_gpu()
     dataset = load_dataset(DataSettings(name="cifar10", path=str(data) if data else None))
     bench = GpuBench(dataset, precision=precision, out=out, say=lambda line: typer.echo(line, err=True))
     typer.echo(table(bench.run()))
