@@ -136,8 +136,9 @@ def test_wandb_holds_every_number_offline(tmp_path: Path, monkeypatch: pytest.Mo
         run(tmp_path / "run", (2, 2), wandb="toys")
     result = run(tmp_path / "run", wandb="toys")
     assert_mirrored(read_wandb(tmp_path / "run"), tmp_path / "run", result)
-    parts = sorted(p.name.rpartition("-")[2] for p in (tmp_path / "run" / "wandb").glob("offline-run-*"))
-    assert len(set(parts)) == 1  # two parts of one run, which 'wandb sync' joins
+    parts = list((tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb"))
+    assert len(parts) == 2
+    assert len({part.name for part in parts}) == 1  # two parts of one run, which 'wandb sync' joins by this id
 
 
 def test_mlflow_holds_every_number_in_one_run(tmp_path: Path) -> None:
