@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from simulated_card import simulate
 from torch import Tensor, nn
 
 from fedfeat.data.dataset import Augmentation
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.engines.stacked import ProductConv, Stack
+from fedfeat.engines.stacked_graphs import CapturedStack
 from fedfeat.engines.together import Cohort, Together, can_train_together
 from fedfeat.experiment import Experiment
 from fedfeat.federation.local import train
@@ -29,8 +31,16 @@ TOLERANCE = 1e-4
 DATA = toy_dataset(Augmentation(1, True, 0.2))
 # Batches of 7: full ones, remainders that some clients share, one of a single sample, and a client without any.
 SIZES = (15, 7, 9, 0, 16, 8)
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=gpu)])
+
+
+@pytest.fixture(params=["cpu", "cuda"])
+def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Steps one after another, and captured ones: on a card, or on a simulated one where there is none."""
+    name: str = request.param
+    if name == "cuda" and not torch.cuda.is_available():
+        simulate(monkeypatch)
+        monkeypatch.setattr("fedfeat.engines.together.Stack", CapturedStack)
+    return name
 
 
 class TogetherEngine(InProcessEngine):
@@ -127,14 +137,12 @@ def test_what_can_be_trained_together() -> None:
     assert not can_train_together(online)
 
 
-@devices
 @pytest.mark.parametrize("method", qualifying())
 def test_every_round_of_a_run_agrees(tmp_path: Path, method: str, device: str) -> None:
     _, engine = run(tmp_path / "run", method, WatchedEngine, device=device)
     assert engine.used == 4
 
 
-@devices
 @pytest.mark.parametrize("method", ["finetune", "replay"])
 def test_whole_runs_agree(tmp_path: Path, method: str, device: str) -> None:
     ours, engine = run(tmp_path / "a", method, TogetherEngine, device=device)
@@ -330,12 +338,12 @@ def test_a_convolution_as_a_product_has_the_same_sums(size: int, stride: int, pa
     assert all(torch.allclose(a, b) for a, b in zip(*gradients, strict=True))
 
 
-@gpu
+@pytest.mark.parametrize("device", ["cuda"], indirect=True)
 @pytest.mark.parametrize("convolutions", ["grouped", "products"])
-def test_captured_steps_agree_and_repeat_to_the_byte(convolutions: Any) -> None:
+def test_captured_steps_agree_and_repeat_to_the_byte(device: str, convolutions: Any) -> None:
     ends = []
     for _ in range(2):
-        engine = make_engine("finetune", device="cuda")
+        engine = make_engine("finetune", device=device)
         together = Together(engine, convolutions)
         for round in range(4):  # eager, captured, replayed, replayed
             engine.round = round

@@ -44,11 +44,7 @@ class CudaEngine(InProcessEngine):
 
     def __init__(self, config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> None:
         super().__init__(config, dataset, scenario, method)
-        if self.device.type != "cuda":
-            raise ConfigError(
-                f"engine.name: cuda needs an NVIDIA GPU, and engine.device is {self.device}; "
-                "use engine.name = inprocess here"
-            )
+        need_card(self.device)
         self.networks: list[Network] = []
         self.replicas: list[Replica] = []
         self.wanted: int | None = None
@@ -72,6 +68,8 @@ class CudaEngine(InProcessEngine):
     def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
         """Train clients on replicas; every other op runs as it does in process."""
         if op != "train":
+            if self.replicas:
+                self.replicas[0].model.gradient.zero_()  # a replayed step leaves its own behind
             yield from super().ask(op, requests)
             return
         started, images = time.perf_counter(), 0.0
@@ -238,6 +236,14 @@ class CudaEngine(InProcessEngine):
             self._compiled = torch.compile(run, fullgraph=True, dynamic=False)
         compiled_run = self._compiled
         return lambda parameters, images: compiled_run({**parameters, **buffers}, images)
+
+
+def need_card(device: torch.device) -> None:
+    """Refuse a device that is no NVIDIA GPU."""
+    if device.type != "cuda":
+        raise ConfigError(
+            f"engine.name: cuda needs an NVIDIA GPU, and engine.device is {device}; use engine.name = inprocess here"
+        )
 
 
 def _too_small(batch: int) -> str:

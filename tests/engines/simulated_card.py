@@ -1,0 +1,126 @@
+"""A card that is not there: what the engine for GPUs asks of ``torch.cuda``, on the CPU.
+
+A captured step is recorded operation by operation and replayed on the same memory, as a graph is. So it holds what a
+capture holds: values of the host are frozen, tensors keep their places, recording itself changes nothing. What it
+cannot show is the order of streams: everything here happens at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import fedfeat.engines.cuda
+import fedfeat.engines.inprocess
+import fedfeat.engines.together
+
+FREE_BYTES = 10_000_000_000
+
+
+def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the CPU pass for a GPU, for one test."""
+    used = iter(range(1, 1_000_000))
+    for name, stand_in in {
+        "Stream": Stream,
+        "CUDAGraph": Graph,
+        "graph": capture,
+        "stream": nullcontext,
+        "current_stream": Stream,
+        "graph_pool_handle": object,
+        "synchronize": lambda *_: None,
+        "empty_cache": lambda: None,
+        "mem_get_info": lambda *_: (FREE_BYTES - 1_000_000 * next(used), FREE_BYTES),
+        "memory_reserved": lambda *_: 0,
+        "memory_allocated": lambda *_: 0,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    monkeypatch.setattr(fedfeat.engines.inprocess, "choose_device", lambda name: torch.device("cpu"))
+    monkeypatch.setattr(fedfeat.engines.cuda, "need_card", lambda device: None)
+    monkeypatch.setattr(fedfeat.engines.cuda, "matrix_peak", lambda device, precision: 1e15)
+
+
+class Stream:
+    """A queue of work that is always done."""
+
+    def __init__(self, device: object = None, *, priority: int = 0) -> None:
+        self.priority = priority
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the least and the greatest priority."""
+        return 0, -5
+
+    def wait_stream(self, other: Stream) -> None:
+        """There is nothing to wait for."""
+
+    def synchronize(self) -> None:
+        """There is nothing to wait for."""
+
+
+class Graph:
+    """Recorded operations."""
+
+    def __init__(self) -> None:
+        self.operations: list[tuple[Any, Any, Any, list[Tensor]]] = []
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """Run every operation again, on the memory it was recorded with."""
+        for function, args, kwargs, results in self.operations:
+            again = [t for t in tree_leaves(function(*args, **kwargs)) if isinstance(t, Tensor)]
+            for ours, new in zip(results, again, strict=True):
+                if ours.data_ptr() != new.data_ptr():
+                    ours.copy_(new)
+
+
+@contextmanager
+def capture(graph: Graph, *, pool: object = None, stream: object = None) -> Iterator[None]:
+    """Record what happens inside, then undo what it did to memory from outside."""
+    recorder = Recorder(graph)
+    with recorder:
+        yield
+    for storage, before in recorder.touched.values():
+        storage.copy_(before)
+
+
+class Recorder(TorchDispatchMode):
+    """Writes operations down as they are carried out."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self.graph = graph
+        self.touched: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+        self.made: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("a captured step was read by the host")
+        written = self._written(func, args, kwargs)
+        for tensor in written:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in self.made:
+                self.touched.setdefault(storage.data_ptr(), (storage, storage.clone()))
+        result = func(*args, **kwargs)
+        results = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
+        given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        fresh = [t for t in results if t.untyped_storage().data_ptr() not in given]
+        self.made |= {t.untyped_storage().data_ptr() for t in fresh}
+        if fresh or written:  # anything else is another look at the same memory
+            bare = tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs, results))
+            self.graph.operations.append((func, *bare))
+        return result
+
+    @staticmethod
+    def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:
+        arguments = func._schema.arguments
+        values = [*zip(arguments, args, strict=False), *((a, kwargs[a.name]) for a in arguments if a.name in kwargs)]
+        marked = [v for a, v in values if a.alias_info is not None and a.alias_info.is_write]
+        return [t for t in tree_leaves(marked) if isinstance(t, Tensor)]
