@@ -59,6 +59,7 @@ def answer(self, header, request):
             marker.touch()
             time.sleep(1000)
     if isinstance(fault, float):
+        (FOLDER / f"inside-{{place}}").touch()
         time.sleep(fault)
     reply, state = answer_properly(self, header, request)
     if fault == "nan":
@@ -92,7 +93,7 @@ class Hurt:
         return self.server.run(deploy.prepare_run(self.config, self.folder / "run"))
 
     def marker(self, client: int, place: str) -> Path:
-        """Return the file that a client touches when it hangs at a place."""
+        """Return the file that a client touches when it hangs or sleeps at a place."""
         return self.folder / f"client-{client}" / f"inside-{place}"
 
 
