@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from fedfeat.engines.capture import captured
 from fedfeat.engines.frozen import FrozenNetworks
 from fedfeat.engines.parts import Kind, Parts
 from fedfeat.methods.method import Seen, Step
@@ -204,23 +203,9 @@ class Replica:
             for _ in range(2):
                 work()  # libraries choose their kernels and allocate their workspaces before capture
         self.stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with _without_gc(), torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            work()
+        graph = captured(work, self.pool, self.stream)
         torch.cuda.synchronize()
         return graph
-
-
-@contextmanager
-def _without_gc() -> Iterator[None]:
-    """Keep the garbage collector out: letting go of an older graph in the middle of a capture would end it."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _lies_like(a: Tensor, b: Tensor) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fedfeat.engines.capture import captured
 from fedfeat.engines.grouping import padded
 from fedfeat.engines.stacked import Convolutions, Stack
 
@@ -61,8 +62,5 @@ class CapturedStack(Stack):
             torch.cuda.current_stream().wait_stream(self.stream)
             return
         if key not in self.graphs:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                self.step(size, self.members[key], whole=whole)
-            self.graphs[key] = graph
+            self.graphs[key] = captured(lambda: self.step(size, self.members[key], whole=whole), self.pool, self.stream)
         self.graphs[key].replay()
