@@ -5,22 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedfeat.cli.paper_choices import count_effects, record_effects, run_choices, show_choices
 from fedfeat.cli.paper_tables import Format, print_table
 from fedfeat.cli.sweep import PerGPU, RayAddress, Workers, make_pool
 from fedfeat.cli.sweep_progress import exit_if_failed, finish_all
 from fedfeat.errors import FedfeatError, nearest
-from fedfeat.paper.cells import QUICK_NOTE, experiment
+from fedfeat.paper import cells, choices_runs
+from fedfeat.paper.cells import experiment
+from fedfeat.paper.choices_runs import CHOICES, TITLE, Protocol
 from fedfeat.paper.only import also_methods, choose
 from fedfeat.paper.ours import Shelf
 from fedfeat.paper.page import write_page
 from fedfeat.paper.published import Entry
-from fedfeat.paper.records import read_records, record_of_run, records_of_runs, write_record
+from fedfeat.paper.records import Record, read_records, record_of_run, records_of_runs, write_record
 from fedfeat.paper.runs import Plan, engine_overrides, many_seeds, small_experiment
 from fedfeat.paper.tables import TABLES, find_table
 from fedfeat.sweep import plan
@@ -29,19 +32,24 @@ from fedfeat.sweep.outcome import Pool
 app = typer.Typer(no_args_is_help=True)
 console = Console(highlight=False, soft_wrap=True, markup=False)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="a table or figure, see 'fedfeat paper list'")]
+Name = Annotated[str, typer.Argument(metavar="NAME", help="a table, a figure or 'choices', see 'fedfeat paper list'")]
 Only = Annotated[
-    str, typer.Option(help="data sets, skews, clients, methods, such as cifar10-5,beta0.5,k5,fedcbdr+feat")
+    str,
+    typer.Option(
+        help="data sets, skews, clients, methods, such as cifar10-5,beta0.5,k5,fedcbdr+feat; or names of choices, "
+        "such as momentum,logits"
+    ),
 ]
 Also = Annotated[str, typer.Option(help="methods of ours to add to the chosen cells, such as finetune")]
 Quick = Annotated[bool, typer.Option("--quick", help="built-in digits in small: minutes on a processor")]
 Out = Annotated[Path | None, typer.Option(help="folder of runs; default runs/paper, or runs/paper-quick")]
 Results = Annotated[Path, typer.Option(help="folder of records")]
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")]
 
 
 @app.command("list")
 def list_(results: Results = Path("results"), out: Out = None) -> None:
-    """Name every table and figure of the paper, and how many of their numbers there are of ours."""
+    """Name every table and figure of the paper, and the choices it leaves open; count our numbers."""
     from fedfeat.paper.figures import FIGURES
 
     shelf = _shelf(False, out, results)
@@ -52,6 +60,8 @@ def list_(results: Results = Path("results"), out: Out = None) -> None:
     for figure in FIGURES.values():
         made = (_folder(out, False) / "figures" / f"{figure.name}.pdf").is_file()
         table.add_row(figure.name, "", "made" if made else "", figure.title)
+    answers, measured = count_effects(_records(False, out, results))
+    table.add_row(CHOICES, str(answers), str(measured), TITLE)
     console.print(table)
 
 
@@ -67,23 +77,37 @@ def run(
     ] = False,
     engine: Annotated[str | None, typer.Option(help="inprocess, or cuda for captured steps in bf16")] = None,
     data: Annotated[Path | None, typer.Option(help="folder of the data set; default as for 'fedfeat run'")] = None,
-    set: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")] = None,
+    set: Set = None,
+    record_to: Annotated[
+        Path | None, typer.Option("--record", metavar="FILE", help="of quick choices: also write all effects there are")
+    ] = None,
     workers: Workers = None,
     per_gpu: PerGPU = None,
     ray: RayAddress = None,
     out: Out = None,
     results: Results = Path("results"),
 ) -> None:
-    """Run what is missing of a table or figure, and show it; finished runs are never run again."""
+    """Run what is missing of a table, a figure or the choices, and show it; finished runs are never run again."""
     folder = _folder(out, quick)
     chosen = many_seeds(seeds or (1 if quick else 3))
     overrides = [*engine_overrides(engine, data), *(set or ())]
     if quick:
-        console.print(QUICK_NOTE, style="yellow")
+        console.print(_quick_note(name), style="yellow")
     pool = make_pool(workers, per_gpu, ray)
-    if _is_figure(name):
-        if also or calibrate:
-            raise FedfeatError(f"{name}: a figure has its own methods; --also and --calibrate are for tables")
+    if _kind(name) != "table" and (also or calibrate):
+        raise FedfeatError(f"{name}: has its own methods; --also and --calibrate are for tables")
+    if record_to and not (_kind(name) == CHOICES and quick):
+        raise FedfeatError("--record is for 'choices --quick'; 'fedfeat paper record' is for runs of other settings")
+    if _kind(name) == CHOICES:
+        protocol = Protocol(quick, overrides)
+        outcomes = run_choices(only, protocol, chosen, folder, pool, console)
+        records = _records(quick, folder, results)
+        show_choices(only, protocol, records, Format.terminal, console)
+        if record_to:
+            record_effects(record_to, protocol, records, console)
+        exit_if_failed(outcomes, console)
+        return
+    if _kind(name) == "figure":
         _run_figure(name, only, folder, quick, chosen, overrides, pool)
         return
     entries = _entries(name, only, also)
@@ -103,13 +127,19 @@ def show(
     also: Also = "",
     format: Annotated[Format, typer.Option(help="how to print it")] = Format.terminal,
     quick: Quick = False,
+    set: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="of choices: as run")] = None,
     out: Out = None,
     results: Results = Path("results"),
 ) -> None:
     """Show published values, our mean and spread, the number of seeds and the difference; nothing is run."""
     if quick and format is Format.terminal:
-        console.print(QUICK_NOTE, style="yellow")
-    if _is_figure(name):
+        console.print(_quick_note(name), style="yellow")
+    if _kind(name) == CHOICES:
+        show_choices(only, Protocol(quick, set or ()), _records(quick, out, results), format, console)
+        return
+    if set:
+        raise FedfeatError(f"{name}: shows the paper's own settings; --set is for 'choices', and for 'paper run'")
+    if _kind(name) == "figure":
         _show_figure(name, _folder(out, quick) / "figures", format)
         return
     shelf = _shelf(quick, out, results)
@@ -141,10 +171,14 @@ def _folder(out: Path | None, quick: bool) -> Path:
     return out or Path("runs/paper-quick" if quick else "runs/paper")
 
 
-def _shelf(quick: bool, out: Path | None, results: Path) -> Shelf:
+def _records(quick: bool, out: Path | None, results: Path) -> list[Record]:
     runs = records_of_runs([_folder(out, quick)])
     # Records are of real settings; a quick run has its numbers in its folder alone.
-    shelf = Shelf(runs, small_experiment) if quick else Shelf([*read_records(results), *runs], experiment)
+    return runs if quick else [*read_records(results), *runs]
+
+
+def _shelf(quick: bool, out: Path | None, results: Path) -> Shelf:
+    shelf = Shelf(_records(quick, out, results), small_experiment if quick else experiment)
     for reason in shelf.strange:
         print(f"left out: {reason}", file=sys.stderr)
     return shelf
@@ -157,13 +191,19 @@ def _entries(name: str, only: str, also: str) -> list[Entry]:
     return [*chosen, *also_methods(chosen, also)]
 
 
-def _is_figure(name: str) -> bool:
+def _kind(name: str) -> Literal["table", "figure", "choices"]:
     from fedfeat.paper.figures import FIGURES
 
+    if name == CHOICES:
+        return "choices"
     if name not in FIGURES and name not in TABLES:
-        known = [*TABLES, *FIGURES]
+        known = [*TABLES, *FIGURES, CHOICES]
         raise FedfeatError(f"{name}: no such table or figure; {nearest(name, known)} (see 'fedfeat paper list')")
-    return name in FIGURES
+    return "figure" if name in FIGURES else "table"
+
+
+def _quick_note(name: str) -> str:
+    return choices_runs.QUICK_NOTE if name == CHOICES else cells.QUICK_NOTE
 
 
 def _run_figure(

@@ -15,15 +15,20 @@ from fedfeat.paper.ours import NOT_A_SETTING, Shelf
 from fedfeat.paper.records import Record
 from fedfeat.paper.sources import Prediction, after_tasks
 
+METHOD = "fedcbdr+feat+calibrate"
+
 
 @dataclass(frozen=True)
 class Choice:
     """One open question: the settings that answer it, what the paper says and what we do."""
 
+    name: str
     title: str
     keys: tuple[str, ...]
     paper: str
     ours: str
+    instead: tuple[Mapping[str, Any], ...]  # other answers: dotted key -> value
+    method: str = METHOD  # that the answers are compared on
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,10 @@ class Variation:
 def read_choices() -> list[Choice]:
     """Read the questions from ``choices.toml``."""
     text = resources.files("fedfeat.paper").joinpath("choices.toml").read_text(encoding="utf-8")
-    return [Choice(c["title"], tuple(c["keys"]), c["paper"], c["ours"]) for c in tomllib.loads(text)["choice"]]
+    return [
+        Choice(**{**table, "keys": tuple(table["keys"]), "instead": tuple(table["instead"])})
+        for table in tomllib.loads(text)["choice"]
+    ]
 
 
 def find_variations(records: Iterable[Record], shelf: Shelf) -> list[Variation]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from fedfeat.files import write_atomically
 from fedfeat.paper.cells import Cell
 from fedfeat.paper.choices import cell_of, changes_in
+from fedfeat.paper.choices_record import QUICK_FILE, MeasuredChoices, read_measured
 from fedfeat.paper.ours import Line, Shelf
 from fedfeat.paper.page_choices import changes_text, choices_section
 from fedfeat.paper.published import Entry
@@ -40,14 +41,15 @@ NO_READING = "No reading of these figures has been written yet."
 
 def write_page(results: Path, out: Path) -> None:
     """Write the page."""
-    write_atomically(out, render_page(read_records(results)).encode())
+    page = render_page(read_records(results), read_measured(results / QUICK_FILE))
+    write_atomically(out, page.encode())
 
 
-def render_page(records: Sequence[Record]) -> str:
-    """Return the page as Markdown."""
+def render_page(records: Sequence[Record], small: MeasuredChoices | None = None) -> str:
+    """Return the page as Markdown; ``small`` are effects of choices on the built-in digits."""
     shelf = Shelf(records)
     parts = [HEAD, *(_table_section(table, shelf) for table in TABLES.values())]
-    parts += [choices_section(records, shelf), _runs_section(records)]
+    parts += [choices_section(records, shelf, small), _runs_section(records)]
     return "\n".join(parts)
 
 

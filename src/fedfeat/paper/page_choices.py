@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedfeat.paper.choices import Choice, Variation, answers, find_variations, read_choices
+from fedfeat.paper.choices_record import MeasuredChoices
 from fedfeat.paper.ours import Shelf
+from fedfeat.paper.page_choices_small import small_section
 from fedfeat.paper.records import Record
 from fedfeat.paper.sources import CALIBRATE, Prediction
 
@@ -14,15 +16,20 @@ INTRO = """## What the paper does not say
 
 Choices that a program must make and the paper leaves open. The effect is that of the setting shown instead of ours, in
 points of final accuracy, read from two runs of the same cell, method and seed that differ in it alone: on the plain
-prediction, on the method's own (EGC where it has one), and on the calibrated one.
+prediction, on the method's own (EGC where it has one), and on the calibrated one. This runs what is missing of all
+pairs, or with `--only momentum,logits` of some; `fedfeat paper show choices` prints means over seeds.
+
+```sh
+fedfeat paper run choices --engine cuda
+```
 """
 HEAD = (
     "| choice | the paper | ours | instead | where | plain | own | calibrated |\n|---|---|---|---|---|---:|---:|---:|\n"
 )
 
 
-def choices_section(records: Sequence[Record], shelf: Shelf) -> str:
-    """Return the table of choices with measured effects, and runs that changed something else."""
+def choices_section(records: Sequence[Record], shelf: Shelf, small: MeasuredChoices | None = None) -> str:
+    """Return the table of choices with measured effects, runs that changed something else, and effects in small."""
     variations = find_variations(records, shelf)
     choices = read_choices()
     text = INTRO + "\n" + HEAD + "".join(_rows(choice, answers(choice, variations)) for choice in choices)
@@ -31,11 +38,11 @@ def choices_section(records: Sequence[Record], shelf: Shelf) -> str:
     if others:
         text += "\nRuns that changed several of these, or something else:\n\n" + HEAD
         text += "".join(_row("", "", "", v) for v in others)
-    return text
+    return text + (small_section(small) if small else "")
 
 
 def _rows(choice: Choice, found: Sequence[Variation]) -> str:
-    start = (choice.title, choice.paper, choice.ours)
+    start = (f"{choice.title} (`{choice.name}`)", choice.paper, choice.ours)
     if not found:
         return f"| {' | '.join(start)} | not measured here | | | | |\n"
     return "".join(_row(*(start if i == 0 else ("", "", "")), v) for i, v in enumerate(found))

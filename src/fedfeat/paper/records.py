@@ -76,7 +76,8 @@ def record(
     found = {
         **result,
         "images": images,
-        "environment": dict(environment),
+        # The name of somebody's kernel says nothing about a result.
+        "environment": {key: value for key, value in environment.items() if key != "platform"},
         "commit": commit or checkout_commit(),
         **changes,
     }

@@ -1,0 +1,96 @@
+"""``fedfeat paper run choices`` and ``fedfeat paper show choices``: what other answers than ours are worth."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fedfeat.cli.paper_tables import WIDE, Format
+from fedfeat.cli.sweep_progress import finish_all
+from fedfeat.paper.choices_effects import Effect, effect_of, find_pairs, shelves
+from fedfeat.paper.choices_record import measured, write_measured
+from fedfeat.paper.choices_runs import TITLE, Protocol, choose_alternatives
+from fedfeat.paper.choices_show import (
+    COLUMNS,
+    MEANING,
+    NOTE,
+    by_method,
+    cells_of,
+    settings_text,
+    to_csv,
+    to_latex,
+    to_markdown,
+    usual_text,
+)
+from fedfeat.paper.records import Record
+from fedfeat.sweep import Outcome, plan
+from fedfeat.sweep.outcome import Pool
+
+
+def run_choices(
+    only: str, protocol: Protocol, seeds: Sequence[int], folder: Path, pool: Pool, console: Console
+) -> list[Outcome]:
+    """Run what is missing of the usual experiment and its variations."""
+    wanted = [a for a in choose_alternatives(only) if protocol.objection(a) is None]
+    return finish_all(plan(protocol.configs(wanted, seeds), folder), console, pool=pool)
+
+
+def show_choices(only: str, protocol: Protocol, records: Sequence[Record], format: Format, console: Console) -> None:
+    """Print the effects that runs and records show; say what was left out, and why."""
+    among = shelves(records)
+    left_out = [reason for shelf in among for reason in shelf.strange]
+    effects = []
+    for alternative in choose_alternatives(only):
+        objection = protocol.objection(alternative)
+        if objection is None:
+            effects.append(effect_of(alternative, protocol, find_pairs(alternative, protocol, among)))
+        else:
+            left_out.append(f"{settings_text(alternative.changes)}: {objection}")
+    print_effects(effects, protocol, format, console)
+    for reason in left_out:
+        print(f"left out: {reason}", file=sys.stderr)
+
+
+def count_effects(records: Sequence[Record]) -> tuple[int, int]:
+    """Return how many other answers there are, and of how many there is a pair of runs."""
+    alternatives, protocol, among = choose_alternatives(), Protocol(), shelves(records)
+    return len(alternatives), sum(bool(find_pairs(a, protocol, among)) for a in alternatives)
+
+
+def print_effects(effects: Sequence[Effect], protocol: Protocol, format: Format, console: Console) -> None:
+    """Print effects; on a terminal with a heading per method and the notes."""
+    if format is Format.terminal:
+        console.print(TITLE, style="bold")
+        for method, found in by_method(effects).items():
+            console.print(f"\n{method}, {protocol.where}\n{usual_text(found)}")
+            console.print(_terminal(found, console.width >= WIDE))
+        console.print()
+        for note in (NOTE, MEANING):
+            console.print(note, style="dim")
+        return
+    if format is Format.latex:
+        print(to_latex(effects, TITLE), end="")
+        return
+    print(to_markdown(effects) if format is Format.markdown else to_csv(effects), end="")
+
+
+def record_effects(path: Path, protocol: Protocol, records: Sequence[Record], console: Console) -> None:
+    """Write every effect there is into one file."""
+    write_measured(measured(protocol, records), path)
+    console.print(str(path))
+
+
+def _terminal(effects: Sequence[Effect], wide: bool) -> Table:
+    """Return the effects on one method; a narrow terminal does without the names of choices."""
+    kept = [i for i, name in enumerate(COLUMNS) if name != "method" and (wide or name != "choice")]
+    table = Table(*(COLUMNS[i] for i in kept), box=None, pad_edge=False)
+    for column in table.columns[-4:]:
+        column.justify, column.no_wrap = "right", True
+    for effect in effects:
+        cells = cells_of(effect)
+        table.add_row(*(cells[i] for i in kept))
+    return table

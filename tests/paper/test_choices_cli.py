@@ -1,0 +1,91 @@
+"""``fedfeat paper run choices`` and ``show choices``, with real runs."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fedfeat.cli import app
+from fedfeat.errors import FedfeatError
+from fedfeat.paper.choices_record import read_measured
+
+SHORT = ("--quick", "--only", "momentum", "--set", "train.rounds=1", "--set", "scenario.tasks=2")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    return tmp_path
+
+
+def paper(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["paper", *arguments], catch_exceptions=False)
+
+
+def test_a_choice_is_run_once_shown_and_recorded(elsewhere: Path) -> None:
+    first = paper("run", "choices", *SHORT, "--record", "quick.json")
+    assert first.exit_code == 0
+    assert "2 done now" in first.output
+    results = [json.loads(p.read_text()) for p in elsewhere.glob("runs/paper-quick/*/result.json")]
+    usual, varied = sorted(results, key=lambda r: -r["config"]["train"]["momentum"])
+    assert [r["config"]["train"]["momentum"] for r in (usual, varied)] == [0.9, 0.0]
+    again = paper("run", "choices", *SHORT)
+    assert "2 done before" in again.output
+    assert "done now" not in again.output
+
+    shown = list(csv.DictReader(paper("show", "choices", *SHORT, "--format", "csv").stdout.splitlines()))
+    assert [row["choice"] for row in shown] == ["momentum"]
+    plain = varied["final_accuracy_uncorrected"] - usual["final_accuracy_uncorrected"]
+    assert float(shown[0]["plain_effect"]) == plain
+    own = [r["accuracy_of_variants"]["before calibration"][-1] for r in (usual, varied)]
+    assert float(shown[0]["own_effect"]) == own[1] - own[0]
+    assert float(shown[0]["calibrated_usual"]) == usual["final_accuracy"]
+    assert f"{plain:+.2f}" in first.output
+
+    kept = read_measured(elsewhere / "quick.json")
+    assert kept is not None
+    assert (kept.dataset, kept.rounds) == ("digits", 1)
+    assert [(e.choice, len(e.pairs)) for e in kept.effects] == [("momentum", 1)]
+    assert kept.effects[0].pairs[0].varied.plain == varied["final_accuracy_uncorrected"]
+
+
+def test_other_settings_of_the_same_folder_are_not_shown(elsewhere: Path) -> None:
+    assert paper("run", "choices", *SHORT).exit_code == 0
+    shown = list(csv.DictReader(paper("show", "choices", "--quick", "--format", "csv").stdout.splitlines()))
+    assert len(shown) == 20
+    assert {row["seeds"] for row in shown} == {"0"}
+
+
+def test_show_says_what_is_left_out_and_list_names_it() -> None:
+    shown = paper("show", "choices", "--quick", "--only", "augmentation,priors")
+    assert "data.augment = none: images of digits are not augmented" in shown.stderr
+    assert "feat.egc.prior = mean" in shown.stdout
+    assert "no pair of runs yet" in shown.stdout
+    line = next(line for line in paper("list").output.splitlines() if line.startswith("choices"))
+    assert line.split()[1:3] == ["22", "0"]
+
+
+def test_markdown_and_latex_are_printed_alone() -> None:
+    assert paper("show", "choices", "--format", "markdown").stdout.startswith("| choice |")
+    assert paper("show", "choices", "--format", "latex").stdout.startswith(r"\begin{table}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("run", "choices", "--only", "mometum"), "did you mean 'momentum'"),
+        (("run", "choices", "--calibrate"), "--also and --calibrate are for tables"),
+        (("run", "choices", "--record", "x.json"), "--record is for 'choices --quick'"),
+        (("run", "table-main", "--quick", "--record", "x.json"), "--record is for 'choices --quick'"),
+        (("show", "table-main", "--set", "train.lr=1"), "--set is for 'choices'"),
+        (("show", "choice"), "did you mean 'choices'"),
+    ],
+)
+def test_mistakes_are_one_sentence(arguments: tuple[str, ...], said: str) -> None:
+    with pytest.raises(FedfeatError, match=said):
+        paper(*arguments)
