@@ -7,6 +7,7 @@ cannot show is the order of streams: everything here happens at once.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -21,6 +22,7 @@ import fedfeat.engines.cuda
 import fedfeat.engines.inprocess
 import fedfeat.engines.together
 
+EMPTY = {getattr(torch.ops.aten, n) for n in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")}
 FREE_BYTES = 10_000_000_000
 
 
@@ -41,9 +43,29 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
         "memory_allocated": lambda *_: 0,
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
+    if importlib.util.find_spec("triton"):
+        simulate_kernels(monkeypatch)
     monkeypatch.setattr(fedfeat.engines.inprocess, "choose_device", lambda name: torch.device("cpu"))
     monkeypatch.setattr(fedfeat.engines.cuda, "need_card", lambda device: None)
     monkeypatch.setattr(fedfeat.engines.cuda, "matrix_peak", lambda device, precision: 1e15)
+
+
+def simulate_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Triton's kernels run in its interpreter, and be recorded like every other operation."""
+    from triton.runtime.interpreter import GridExecutor
+
+    import fedfeat.kernels.descend
+
+    launch = GridExecutor.__call__
+
+    def recorded(executor: Any, *args: Any, **kwargs: Any) -> None:
+        if (recorder := Recorder.active) is not None:
+            recorder.launched(launch, executor, args, kwargs)  # as on a card, it runs when it is replayed
+        else:
+            launch(executor, *args, **kwargs)
+
+    monkeypatch.setattr(GridExecutor, "__call__", recorded)
+    monkeypatch.setattr(fedfeat.kernels.descend, "capturing", lambda: Recorder.active is not None)
 
 
 class Stream:
@@ -69,6 +91,7 @@ class Graph:
 
     def __init__(self) -> None:
         self.operations: list[tuple[Any, Any, Any, list[Tensor]]] = []
+        self.memory: list[list[Tensor]] = []  # taken and not filled: the graph's own, as long as it lives
 
     @torch.no_grad()
     def replay(self) -> None:
@@ -83,15 +106,20 @@ class Graph:
 @contextmanager
 def capture(graph: Graph, *, pool: object = None, stream: object = None) -> Iterator[None]:
     """Record what happens inside, then undo what it did to memory from outside."""
-    recorder = Recorder(graph)
-    with recorder:
-        yield
+    recorder = Recorder.active = Recorder(graph)
+    try:
+        with recorder:
+            yield
+    finally:
+        Recorder.active = None
     for storage, before in recorder.touched.values():
         storage.copy_(before)
 
 
 class Recorder(TorchDispatchMode):
     """Writes operations down as they are carried out."""
+
+    active: Recorder | None = None
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()
@@ -113,10 +141,17 @@ class Recorder(TorchDispatchMode):
         given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         fresh = [t for t in results if t.untyped_storage().data_ptr() not in given]
         self.made |= {t.untyped_storage().data_ptr() for t in fresh}
-        if fresh or written:  # anything else is another look at the same memory
+        if func.overloadpacket in EMPTY:
+            self.graph.memory.append(results)
+        elif fresh or written:  # anything else is another look at the same memory
             bare = tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs, results))
             self.graph.operations.append((func, *bare))
         return result
+
+    def launched(self, launch: Any, executor: Any, args: Any, kwargs: Any) -> None:
+        """Write a kernel's launch down."""
+        args, kwargs = tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs))
+        self.graph.operations.append((launch, (executor, *args), kwargs, []))
 
     @staticmethod
     def _written(func: Any, args: Any, kwargs: Any) -> list[Tensor]:

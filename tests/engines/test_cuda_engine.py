@@ -55,10 +55,17 @@ def test_without_a_gpu_the_engine_is_refused_in_one_sentence() -> None:
         Experiment(toy_config("finetune", engine={"name": "cuda", "device": "cpu"}), toy_dataset())
 
 
+def test_kernels_that_are_not_there_are_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    config = toy_config("finetune", engine={"name": "cuda", "device": "cuda", "kernels": "triton"})
+    with pytest.raises(ConfigError, match="triton is not installed here"):
+        Experiment(config, toy_dataset())
+
+
 PLAIN = ["finetune", "fedcbdr", "fedcbdr+feat", "refed+feat", "fedcbdr+feat+calibrate"]
 # Rounding on a card is another one; a simulated card rounds as the engine in process does, nearly everywhere.
 TOLERANCE = 1e-4 if CARD else 1e-6
-needs_card = pytest.mark.skipif(not CARD, reason="takes a minute without an NVIDIA GPU")
+needs_card = pytest.mark.skipif(not CARD, reason="only on an NVIDIA GPU")
 # What these bind to a client's steps differs from visit to visit: teachers, anchors, importances, control variates.
 BINDING = ["fedlwf", "fedewc", "fedssi", "replay+fedprox", "replay+scaffold", "replay+moon", "replay+feat+fedprox"]
 
@@ -80,7 +87,7 @@ def test_full_precision_agrees_with_the_engine_in_process(tmp_path: Path, method
     # Where a maximum is undecided, one rounding parts two runs for good: that is one seed in ten. A mistake parts all.
     for seed in (0, 1):
         changes: dict[str, Any] = {"model": {"name": model}, "train": train, "scenario": {"tasks": 2}, "seed": seed}
-        ours, result = run(tmp_path / f"{seed}a", method, {"name": "cuda", "compile": False}, **changes)
+        ours, result = run(tmp_path / f"{seed}a", method, {"name": "cuda", "kernels": "torch"}, **changes)
         theirs, reference = run(tmp_path / f"{seed}b", method, {"name": "inprocess"}, **changes)
         assert result["traffic"] == reference["traffic"]
         assert abs(result["final_accuracy"] - reference["final_accuracy"]) <= 2
@@ -91,7 +98,32 @@ def test_full_precision_agrees_with_the_engine_in_process(tmp_path: Path, method
     raise AssertionError(f"weights differ by {found}")
 
 
-@pytest.mark.parametrize("engine", [{"precision": "fp32", "compile": False}, {"precision": "bf16", "compile": CARD}])
+@pytest.mark.parametrize("method", ["fedcbdr+feat", "replay+fedprox"])
+def test_kernels_of_our_own_agree_with_pytorchs(tmp_path: Path, method: str) -> None:
+    pytest.importorskip("triton")
+    changes: dict[str, Any] = {
+        "train": {"batch": 7, "rounds": 1, "local_epochs": 1, "lr": 0.02},
+        "scenario": {"tasks": 2},
+    }
+    found = []
+    for seed in (0, 1):
+        ours, _ = run(tmp_path / f"{seed}a", method, {"name": "cuda", "kernels": "triton"}, **changes, seed=seed)
+        theirs, _ = run(tmp_path / f"{seed}b", method, {"name": "inprocess"}, **changes, seed=seed)
+        found.append(difference(ours, theirs))
+        if found[-1] < TOLERANCE:
+            return
+    raise AssertionError(f"weights differ by {found}")
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"precision": "fp32", "kernels": "torch"},
+        {"precision": "bf16", "kernels": "torch"},
+        pytest.param({"precision": "bf16", "kernels": "compiled"}, marks=needs_card),
+        pytest.param({"precision": "bf16", "kernels": "triton"}, marks=needs_card),
+    ],
+)
 def test_the_same_run_twice_has_the_same_bytes(tmp_path: Path, engine: dict[str, Any]) -> None:
     runs = [run(tmp_path / str(n), "fedcbdr+feat", {"name": "cuda", **engine}) for n in range(2)]
     assert torch.equal(runs[0][0].weights, runs[1][0].weights)
@@ -100,14 +132,14 @@ def test_the_same_run_twice_has_the_same_bytes(tmp_path: Path, engine: dict[str,
 @pytest.mark.parametrize("replicas", [2, 3])
 @pytest.mark.parametrize("method", ["fedcbdr+feat", "replay+scaffold"])
 def test_the_number_of_replicas_changes_nothing(tmp_path: Path, method: str, replicas: int) -> None:
-    ours, _ = run(tmp_path / "a", method, {"name": "cuda", "compile": False, "replicas": replicas})
-    theirs, _ = run(tmp_path / "b", method, {"name": "cuda", "compile": False, "replicas": 1})
+    ours, _ = run(tmp_path / "a", method, {"name": "cuda", "kernels": "torch", "replicas": replicas})
+    theirs, _ = run(tmp_path / "b", method, {"name": "cuda", "kernels": "torch", "replicas": 1})
     assert torch.equal(ours.weights, theirs.weights)
 
 
 @pytest.mark.parametrize(("method", "captured"), [*((m, True) for m in BINDING), ("target", False)])
 def test_which_methods_are_captured_in_their_second_task(tmp_path: Path, method: str, captured: bool) -> None:
-    config = toy_config(method, engine={"device": "cuda", "name": "cuda", "compile": False}, scenario={"tasks": 2})
+    config = toy_config(method, engine={"device": "cuda", "name": "cuda", "kernels": "torch"}, scenario={"tasks": 2})
     experiment = Experiment(config, toy_dataset())
     experiment.run(RunFolder.create(tmp_path / "run", config, {}), Progress(), ())
     assert isinstance(experiment.engine, CudaEngine)
@@ -116,13 +148,13 @@ def test_which_methods_are_captured_in_their_second_task(tmp_path: Path, method:
 
 def test_priors_measured_while_training_agree(tmp_path: Path) -> None:
     changes = {"feat": {"egc": {"prior_source": "online"}}, "scenario": {"tasks": 2}}
-    ours, _ = run(tmp_path / "a", "replay+feat", {"name": "cuda", "compile": False}, **changes)
+    ours, _ = run(tmp_path / "a", "replay+feat", {"name": "cuda", "kernels": "torch"}, **changes)
     theirs, _ = run(tmp_path / "b", "replay+feat", {"name": "inprocess"}, **changes)
     assert ours.numbers == pytest.approx(theirs.numbers, rel=1e-3)
 
 
 def test_out_of_memory_means_fewer_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, _ = run(tmp_path / "a", "fedcbdr+feat", {"name": "cuda", "compile": False})
+    expected, _ = run(tmp_path / "a", "fedcbdr+feat", {"name": "cuda", "kernels": "torch"})
     begin, calls = Visit.begin, []
 
     def scarce(self: Visit) -> None:
@@ -133,12 +165,12 @@ def test_out_of_memory_means_fewer_replicas(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(Visit, "begin", scarce)
     with pytest.warns(UserWarning, match="going on with 1 replicas"):
-        ours, _ = run(tmp_path / "b", "fedcbdr+feat", {"name": "cuda", "compile": False})
+        ours, _ = run(tmp_path / "b", "fedcbdr+feat", {"name": "cuda", "kernels": "torch"})
     assert torch.equal(ours.weights, expected.weights)
 
 
 def test_events_say_the_share_of_the_peak_and_the_plan(tmp_path: Path) -> None:
-    run(tmp_path / "run", "fedcbdr+feat", {"name": "cuda", "compile": False})
+    run(tmp_path / "run", "fedcbdr+feat", {"name": "cuda", "kernels": "torch"})
     rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
     assert all(0 < e["share_of_peak"] < 1 for e in rounds)
     assert all(e["clients_at_once"] == 3 and e["bytes_per_client"] > 0 for e in rounds)
@@ -147,6 +179,6 @@ def test_events_say_the_share_of_the_peak_and_the_plan(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", all_methods())
 def test_every_method_runs(tmp_path: Path, method: str) -> None:
     changes = {"scenario": {"tasks": 2}, "train": {"rounds": 1}}
-    ours, result = run(tmp_path / "run", method, {"name": "cuda", "compile": False}, **changes)
+    ours, result = run(tmp_path / "run", method, {"name": "cuda", "kernels": "torch"}, **changes)
     assert torch.isfinite(ours.weights).all()
     assert len(result["accuracy_matrix"]) == 2

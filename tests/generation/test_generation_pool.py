@@ -41,7 +41,7 @@ def numbered(count):
 
 
 def levels(batch, images):
-    return torch.round((batch - images._shift) / images._scale).flatten(1)
+    return torch.round((batch - images.shift) / images.scale).flatten(1)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
@@ -74,7 +74,7 @@ def test_images_are_cropped_and_flipped_but_never_brightened():
     images = device_images(toy_dataset(Augmentation(crop_padding=2, flip=True, brightness=0.5)))
     ramp = torch.arange(8, dtype=torch.uint8).view(1, 1, 8, 1).expand(64, 8, 8, 1) + 100
     batch = next(endless_batches(ramp.contiguous(), 64, images, np.random.default_rng))
-    pixels = torch.round((batch - images._shift) / images._scale)
+    pixels = torch.round((batch - images.shift) / images.scale)
     inside = pixels[pixels > 0]
     assert set(inside.tolist()) == set(range(100, 108))
     assert (pixels == 0).any()

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedfeat.models.backbones import Projection, ResNet18, by_patches
+from fedfeat.models.backbones import ResNet18, by_patches, for_both
 
 
 @pytest.mark.parametrize("wide_stem", [False, True])
@@ -24,10 +24,10 @@ def test_the_stem_as_a_matrix_product(wide_stem: bool) -> None:
 
 
 @pytest.mark.parametrize("stride", [1, 2])
-def test_a_projection_skips_pixels_as_a_strided_convolution_does(stride: int) -> None:
+def test_a_shortcut_skips_pixels_as_a_strided_convolution_does(stride: int) -> None:
     torch.manual_seed(0)
-    ours, theirs = Projection(4, 6, 1, stride, bias=False), nn.Conv2d(4, 6, 1, stride, bias=False)
-    theirs.load_state_dict(ours.state_dict())
+    projection, strided = nn.Conv2d(4, 6, 1, bias=False), nn.Conv2d(4, 6, 1, stride, bias=False)
+    strided.load_state_dict(projection.state_dict())
     for size in (8, 7):
         images = torch.randn(2, 4, size, size)
-        torch.testing.assert_close(ours(images), theirs(images))
+        torch.testing.assert_close(projection(for_both(images, stride).thin), strided(images))

@@ -3,7 +3,7 @@ import torch
 
 from fedfeat.methods.method import linear_head
 from fedfeat.models import ETFHead, ModelSettings, build_network
-from fedfeat.models.backbones import ResNet18, SmallCNN
+from fedfeat.models.backbones import ResNet18, SmallCNN, for_both
 from fedfeat.models.network import initialise
 
 
@@ -36,7 +36,7 @@ def test_resnet_ends_in_512_non_negative_features_over_the_published_map(wide, s
     network = ResNet18(wide_stem=True).eval() if wide else resnet.eval()
     x = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        maps = network.stages(network.shrink(network.stem(x).relu()))
+        maps = network.stages(for_both(network.shrink(network.stem(x).relu()), 1)).whole
         features = network(x)
     assert maps.shape == (2, 512, last_map, last_map)
     assert torch.allclose(features, maps.mean(dim=(2, 3)), atol=1e-5)

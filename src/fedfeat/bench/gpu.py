@@ -29,6 +29,7 @@ from fedfeat.federation.server import Progress
 from fedfeat.files import write_json
 
 FEAT_PARTS = ("replay", "replay+etf", "replay+etf+gsa", "replay+feat")
+KERNELS = {"torch": (1, 2, 5, 10), "compiled": (1, 5), "triton": (1, 2, 5, 10)}  # and with how many clients
 IMAGES_PER_ROUND = 25_600
 Say = Callable[[str], None]
 
@@ -75,10 +76,10 @@ class GpuBench:
         """Measure everything and return it with hardware and versions."""
         self.bare()
         self.engine("in process, 5 clients", {"name": "inprocess"}, clients=5, rounds=1)
-        for compiled in (False, True):
-            for clients in (1, 2, 5, 10):
-                name = f"cuda, {clients} client{'s' * (clients > 1)}, {'compiled' if compiled else 'not compiled'}"
-                settings = {"name": "cuda", "replicas": clients, "compile": compiled}
+        for kernels, counts in KERNELS.items():
+            for clients in counts:
+                name = f"cuda, {clients} client{'s' * (clients > 1)}, {kernels}"
+                settings = {"name": "cuda", "replicas": clients, "kernels": kernels}
                 self.engine(name, settings, clients=clients, rounds=rounds)
         self.whole(whole_rounds)
         self.parts(rounds)

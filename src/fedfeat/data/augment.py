@@ -49,8 +49,8 @@ class DeviceImages:
         self.labels = torch.from_numpy(np.array(labels)).to(device)
         self.augmentation = augmentation
         scale = torch.tensor(std, dtype=torch.float32) * 255.0
-        self._scale = (1.0 / scale).to(device)
-        self._shift = (-torch.tensor(mean, dtype=torch.float32) / torch.tensor(std, dtype=torch.float32)).to(device)
+        self.scale = (1.0 / scale).to(device)
+        self.shift = (-torch.tensor(mean, dtype=torch.float32) / torch.tensor(std, dtype=torch.float32)).to(device)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -81,7 +81,7 @@ class DeviceImages:
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Bring pixels [B, H, W, C] in 0..255 to the data set's scale, as [B, C, H, W] (channels last in memory)."""
-        return torch.addcmul(self._shift, pixels, self._scale).permute(0, 3, 1, 2)
+        return torch.addcmul(self.shift, pixels, self.scale).permute(0, 3, 1, 2)
 
 
 def crop_and_flip(images: Tensor, crops: Tensor, flips: Tensor, padding: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedfeat.engines.capture import captured
 from fedfeat.engines.frozen import FrozenNetworks
 from fedfeat.engines.parts import Kind, Parts
-from fedfeat.methods.method import Seen, Step
+from fedfeat.methods.method import LossTerm, Seen, Step
 from fedfeat.models import FlatModel, Network
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class Replica:
         self.model = FlatModel(network)
         self.velocity = torch.zeros_like(self.model.weights)
         self.half, self.leaves = self._differentiated()
+        self.fused = engine.fused_sgd(self.model)
         device = engine.device
         self.lr = torch.zeros((), device=device)
         self.cursor = torch.zeros((), dtype=torch.long, device=device)
@@ -83,17 +84,20 @@ class Replica:
         indices = self.order[rows]
         images = transform(indices, self.crops[rows], self.flips[rows], self.brightness[rows])
         step = self._forward(images, self.images.labels[indices], parts, forward)
-        losses = torch.stack([term.weight * term.function(step) for term in self.terms])
-        self._gather(torch.autograd.grad(losses.sum(), self.leaves, allow_unused=True))
+        losses = torch.stack([term.weight * self._loss(term)(step) for term in self.terms])
+        gradients = torch.autograd.grad(losses.sum(), self.leaves, allow_unused=True)
         with torch.no_grad():
-            pulls = [push(self.model.weights, self.model.gradient).view(1) for _, push in parts.pushes]
-            self._descend()
+            pulls = self._descend(gradients, parts)
             values = torch.cat([losses.detach(), *pulls]) * size
             self.sums[:, : len(values)].index_add_(0, self.epoch.view(1), values[None])
             self.cursor += size
             for statistic, buffers in zip(self.engine.method.statistics, parts.buffers, strict=True):
                 if statistic.per_step:
                     statistic.update(self.network, step, buffers)
+
+    def _loss(self, term: LossTerm) -> Callable[[Step], Tensor]:
+        ours = self.config.engine.kernels == "triton"
+        return term.in_kernels if ours and term.in_kernels is not None else term.function
 
     def _forward(self, images: Tensor, labels: Tensor, parts: Parts, forward: Forward) -> Step:
         network, seen = self.network, self.seen
@@ -129,9 +133,16 @@ class Replica:
         for views, found in together.values():
             torch._foreach_copy_(views, found)
 
-    def _descend(self) -> None:
+    def _descend(self, gradients: Sequence[Tensor | None], parts: Parts) -> list[Tensor]:
+        """Take one step of SGD and return what each penalty added to the loss."""
         settings, clip = self.config.train, self.engine.method.grad_clip
         weights, gradient = self.model.weights, self.model.gradient
+        if self.fused is not None and clip is None and not parts.pushes:
+            rates = {"momentum": settings.momentum, "decay": settings.weight_decay}
+            self.fused(gradients, weights, self.velocity, self.half, self.lr, **rates)
+            return []
+        self._gather(gradients)
+        pulls = [push(weights, gradient).view(1) for _, push in parts.pushes]
         if clip is not None:
             gradient.mul_((clip / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0))
         # The kernel behind torch.optim.SGD(fused=True): one pass over weights, gradient and velocity.
@@ -149,6 +160,7 @@ class Replica:
         )
         if self.half is not None:
             self.half.copy_(weights)
+        return pulls
 
     def bind(self, parts: Parts) -> Kind:
         """Copy a visit's tensors to where the captured steps of its kind read them."""
@@ -162,10 +174,8 @@ class Replica:
     def graph(self, size: int, kind: Kind) -> torch.cuda.CUDAGraph:
         """Return the captured step for a batch size, capturing it on first use; what it trains is put back."""
         if (size, kind) not in self.graphs:
-            # The full batch is compiled; a remainder of each size would pay for its compilation too seldom.
-            compiled = size == self.config.train.batch
-            forward = self.engine.forward_of(self.network, compiled=compiled)
-            transform = self.engine.transform_of(compiled=compiled)
+            forward = self.engine.forward_of(self.network, size)
+            transform = self.engine.transform_of(size)
             self.network.train()
             parts = self.parts[kind]
             touched = [self.model.vector, self.velocity, self.sums, self.cursor, *parts.tensors]
@@ -204,6 +214,8 @@ class Replica:
                 work()  # libraries choose their kernels and allocate their workspaces before capture
         self.stream.synchronize()
         graph = captured(work, self.pool, self.stream)
+        if self.fused is not None:
+            self.fused.settle()
         torch.cuda.synchronize()
         return graph
 

@@ -65,7 +65,11 @@ class EngineSettings(Settings):
     together: int = Field(
         0, ge=0, description="most small clients in one step; 0 chooses by size and memory, 1 trains one by one"
     )
-    compile: bool = Field(True, description="let engine cuda compile the backbone (about 20 s, once per machine)")
+    kernels: Literal["compiled", "triton", "torch"] = Field(
+        "compiled",
+        description="what engine cuda trains with: PyTorch's compiler (a minute, once per machine), kernels of its own "
+        "in Triton, or PyTorch as it is",
+    )
     threads: int = Field(0, ge=0, description="CPU threads; 0 leaves the choice to PyTorch")
 
 

@@ -124,7 +124,7 @@ Departures (feat):
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -247,19 +247,24 @@ def gsa(method: Method, settings: FeatSettings) -> Method:
         raise ConfigError(f"method: {method.name!r} already has gsa; name it once (feat includes it)")
     gsa = settings.gsa
 
-    def aligned(step: Step) -> Tensor:
-        return gsa_loss(
-            step.features,
-            step.labels,
-            step.num_prototypes,
-            temperature=gsa.tau,
-            kl=gsa.kl,
-            include_self=gsa.include_self,
-            class_balanced=gsa.class_balanced,
-            prototype_cosines=_random_cosines(step) if gsa.target == "random" else None,
-        )
+    options: dict[str, Any] = {
+        "temperature": gsa.tau,
+        "kl": gsa.kl,
+        "include_self": gsa.include_self,
+        "class_balanced": gsa.class_balanced,
+    }
 
-    return replace(method, terms=(*method.terms, LossTerm("gsa", aligned, gsa.weight, gsa.from_task)))
+    def aligned(step: Step) -> Tensor:
+        cosines = _random_cosines(step) if gsa.target == "random" else None
+        return gsa_loss(step.features, step.labels, step.num_prototypes, prototype_cosines=cosines, **options)
+
+    def in_kernels(step: Step) -> Tensor:
+        from fedfeat.kernels import alignment
+
+        return alignment.gsa_loss(step.features, step.labels, step.num_prototypes, **options)
+
+    fused = None if gsa.target == "random" else in_kernels
+    return replace(method, terms=(*method.terms, LossTerm("gsa", aligned, gsa.weight, gsa.from_task, fused)))
 
 
 @addon("egc", FeatSettings, table="feat", examples=("fedcbdr+etf+egc",))

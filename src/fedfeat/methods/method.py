@@ -81,6 +81,7 @@ class LossTerm:
     function: Callable[[Step], Tensor]
     weight: float = 1.0
     from_task: int = 1
+    in_kernels: Callable[[Step], Tensor] | None = None  # the same in kernels of our own, for engine cuda
 
 
 class Reference(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal, NamedTuple, Protocol, cast
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,23 +10,55 @@ from torch.nn import functional as F
 Norm = Literal["batch", "group"]
 
 
+class Activation(NamedTuple):
+    """An activation for its two users: the next convolution, and the next shortcut, which may skip pixels."""
+
+    whole: Tensor
+    thin: Tensor
+
+
+class NormKernel(Protocol):
+    """What may stand in for BatchNorm, the shortcut's sum and ReLU while training."""
+
+    def __call__(self, norm: BatchNorm, x: Tensor, skip: Tensor | None, *, step: int, relu: bool) -> Activation:
+        """Return ``relu(norm(x) + skip)`` with every ``step``-th pixel of it apart; without ReLU if told so."""
+        ...
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """BatchNorm, for which an engine may have a kernel of its own."""
+
+    kernel: NormKernel | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the normalised activation."""
+        if self.kernel is None or not self.training:
+            return super().forward(x)
+        return self.kernel(self, x, None, step=1, relu=False).whole
+
+
+def activated(norm: nn.Module, x: Tensor, skip: Tensor | None = None, step: int = 1) -> Activation:
+    """Normalise, add what came by the shortcut, cut off below zero; the next shortcut takes every ``step``-th pixel."""
+    if isinstance(norm, BatchNorm) and norm.kernel is not None and norm.training:
+        return norm.kernel(norm, x, skip, step=step, relu=True)
+    out = norm(x)
+    return for_both(F.relu(out if skip is None else out + skip), step)
+
+
+def for_both(x: Tensor, step: int) -> Activation:
+    """Return an activation as its two users take it."""
+    # Slicing instead of a strided 1x1 convolution: that has no fast reproducible kernel on a GPU.
+    return Activation(x, x if step == 1 else x[:, :, ::step, ::step])
+
+
 def make_norm(kind: Norm, width: int) -> nn.Module:
     """Return BatchNorm, or GroupNorm with two groups, which keeps no running statistics."""
-    return nn.BatchNorm2d(width) if kind == "batch" else nn.GroupNorm(2, width)
+    return BatchNorm(width) if kind == "batch" else nn.GroupNorm(2, width)
 
 
 def pool(x: Tensor) -> Tensor:
     """Average over all places: [B, C, H, W] to [B, C]."""
     return x.mean(dim=(2, 3))
-
-
-class Projection(nn.Conv2d):
-    """A 1x1 convolution that skips pixels by slicing: the strided form has no fast reproducible kernel on a GPU."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the projected map."""
-        rows, columns = self.stride
-        return F.conv2d(x[:, :, ::rows, ::columns], self.weight)
 
 
 def by_patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
@@ -43,26 +75,32 @@ def by_patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with a shortcut."""
+    """Two 3x3 convolutions with a shortcut; ``next_stride`` is that of the block behind it."""
 
-    def __init__(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, next_stride: int, norm: Norm) -> None:
         super().__init__()
+        self.next_stride = next_stride
         self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
         self.norm1 = make_norm(norm, width)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.norm2 = make_norm(norm, width)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != width:
-            self.shortcut = nn.Sequential(Projection(inputs, width, 1, stride, bias=False), make_norm(norm, width))
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, width, 1, bias=False), make_norm(norm, width))
 
-    def before_activation(self, x: Tensor) -> Tensor:
-        """Return the block's output before its last ReLU."""
-        out: Tensor = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x))))) + self.shortcut(x)
+    def inner(self, x: Tensor) -> Tensor:
+        """Return what the block's last normalisation sees."""
+        out: Tensor = self.conv2(activated(self.norm1, self.conv1(x)).whole)
         return out
 
-    def forward(self, x: Tensor) -> Tensor:
+    def before_activation(self, x: Activation) -> Tensor:
+        """Return the block's output before its last ReLU."""
+        out: Tensor = self.norm2(self.inner(x.whole)) + self.shortcut(x.thin)
+        return out
+
+    def forward(self, x: Activation) -> Activation:
         """Return the block's output."""
-        return F.relu(self.before_activation(x))
+        return activated(self.norm2, self.inner(x.whole), self.shortcut(x.thin), self.next_stride)
 
 
 class ResNet18(nn.Module):
@@ -79,31 +117,41 @@ class ResNet18(nn.Module):
         stages = []
         inputs = 64
         for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-            stages.append(nn.Sequential(BasicBlock(inputs, width, stride, norm), BasicBlock(width, width, 1, norm)))
+            first = BasicBlock(inputs, width, stride, 1, norm)
+            last = BasicBlock(width, width, 1, 1 if width == self.feature_dim else 2, norm)
+            stages.append(nn.Sequential(first, last))
             inputs = width
         self.stages = nn.Sequential(*stages)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return globally average-pooled features."""
-        return pool(self.stages(self.shrink(F.relu(self.first(x)))))
+        return pool(self.maps(x))
+
+    def maps(self, x: Tensor) -> Tensor:
+        """Return the last feature maps, [B, 512, H, W]."""
+        out = activated(self.stem[1], self.first(x))
+        if not isinstance(self.shrink, nn.Identity):
+            out = for_both(self.shrink(out.whole), 1)
+        last: Activation = self.stages(out)
+        return last.whole
 
     def first(self, x: Tensor) -> Tensor:
-        """Return the stem's output."""
-        conv, norm = cast(tuple[nn.Conv2d, nn.Module], tuple(self.stem))
-        out: Tensor = norm(by_patches(x, conv) if x.is_cuda and x.shape[1] % 8 else conv(x))
+        """Return the first convolution."""
+        conv = cast(nn.Conv2d, self.stem[0])
+        out: Tensor = by_patches(x, conv) if x.is_cuda and x.shape[1] % 8 else conv(x)
         return out
 
     def with_levels(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the features, and the pooled output of the stem and of each stage before its last ReLU."""
-        out = self.first(x)
+        out = self.stem[1](self.first(x))
         levels = [pool(out)]
-        out = self.shrink(F.relu(out))
+        passed = for_both(self.shrink(F.relu(out)), 1)
         for stage in self.stages:
             first, last = cast(list[BasicBlock], list(stage.children()))
-            out = last.before_activation(first(out))
+            out = last.before_activation(first(passed))
             levels.append(pool(out))
-            out = F.relu(out)
-        return pool(out), tuple(levels)
+            passed = for_both(F.relu(out), last.next_stride)
+        return pool(passed.whole), tuple(levels)
 
 
 class SmallCNN(nn.Module):
@@ -119,9 +167,14 @@ class SmallCNN(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return globally average-pooled features."""
+        return pool(self.maps(x))
+
+    def maps(self, x: Tensor) -> Tensor:
+        """Return the last feature maps, [B, width * 2, H, W]."""
         for number, layer in enumerate(self.layers):
-            x = F.relu(layer(F.max_pool2d(x, 2) if number == 2 else x))
-        return pool(x)
+            conv, norm = cast(nn.Sequential, layer)
+            x = activated(norm, conv(F.max_pool2d(x, 2) if number == 2 else x)).whole
+        return x
 
     def with_levels(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the features, and the pooled output of each layer before its ReLU."""

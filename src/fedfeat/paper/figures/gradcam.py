@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.models import Network
-from fedfeat.models.backbones import ResNet18, pool
+from fedfeat.models.backbones import pool
 
 
 def grad_cam(maps: Tensor, gradients: Tensor) -> Tensor:
@@ -35,15 +35,8 @@ def attention(network: Network, images: Tensor, classes: Tensor) -> Tensor:
 @torch.no_grad()
 def last_maps(network: Network, images: Tensor) -> Tensor:
     """Return the feature maps whose average over all places is the feature, [B, K, H, W]."""
-    held: list[Tensor] = []
-    backbone = network.backbone
-    last = backbone.stages[-1] if isinstance(backbone, ResNet18) else backbone.layers[-1]
-    handle = last.register_forward_hook(lambda _module, _inputs, output: held.append(output))
-    try:
-        network.features(images)
-    finally:
-        handle.remove()
-    return F.relu(held[0])  # the small network's last ReLU comes after its layer; a second one changes nothing
+    with network.reduced_precision(images):
+        return network.backbone.maps(images).float()
 
 
 def spread(maps: Tensor) -> Tensor:

@@ -1,0 +1,273 @@
+"""BatchNorm, the shortcut's sum and ReLU together, as few passes over an activation as its statistics allow.
+
+An activation with channels last is a matrix of places and channels. Forward reads it twice: once for the statistics,
+once to write the result. Backward reads it twice as well: for the two sums of BatchNorm's gradient, and to write it.
+Sums are taken in a fixed order, so a step has the same bytes whenever it is repeated.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedfeat.models.backbones import Activation, BatchNorm
+
+TILE = 8192  # entries that one program holds at a time
+PARTS = 256  # into which an activation is cut for a sum; each is a program of its own
+WARPS = 8
+
+
+@triton.jit
+def _moments_of_parts(x, means, squares, rows, channels, per_part, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Mean and sum of squared deviations of one part of the rows, merged tile by tile."""
+    part = tl.program_id(0)
+    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    first = part * per_part
+    end = tl.minimum(first + per_part, rows)
+    mean = tl.zeros([CHANNELS], tl.float32)
+    square = tl.zeros([CHANNELS], tl.float32)
+    for start in range(first, end, ROWS):
+        row = start + tl.arange(0, ROWS)
+        inside = (row < end)[:, None]
+        value = tl.load(x + row[:, None] * channels + column[None, :], mask=inside, other=0.0).to(tl.float32)
+        before = (start - first).to(tl.float32)
+        count = tl.minimum(end - start, ROWS).to(tl.float32)
+        tile_mean = tl.sum(value, 0) / count
+        away = tl.where(inside, value - tile_mean[None, :], 0.0)
+        gap = tile_mean - mean
+        square += tl.sum(away * away, 0) + gap * gap * (before * count / (before + count))
+        mean += gap * (count / (before + count))
+    tl.store(means + part * channels + column, mean)
+    tl.store(squares + part * channels + column, square)
+
+
+@triton.jit
+def _join_moments(
+    means, squares, mean, rstd, running_mean, running_var,
+    rows, channels, per_part, parts, momentum, eps, PARTS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Mean and inverse deviation of all rows; running statistics move towards them."""
+    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    part = tl.arange(0, PARTS)
+    place = part[:, None] * channels + column[None, :]
+    inside = (part < parts)[:, None]
+    found = tl.load(means + place, mask=inside, other=0.0)
+    count = tl.where(part < parts, tl.minimum(rows - part * per_part, per_part), 0).to(tl.float32)[:, None]
+    joint = tl.sum(found * count, 0) / rows
+    away = found - joint[None, :]
+    square = tl.sum(tl.load(squares + place, mask=inside, other=0.0) + away * away * count, 0)
+    tl.store(mean + column, joint)
+    tl.store(rstd + column, 1.0 / tl.sqrt_rn(square / rows + eps))
+    old_mean, old_var = tl.load(running_mean + column), tl.load(running_var + column)
+    tl.store(running_mean + column, old_mean + momentum * (joint - old_mean))
+    tl.store(running_var + column, old_var + momentum * (square / tl.maximum(rows - 1, 1) - old_var))
+
+
+@triton.jit
+def _normalise(
+    x, skip, y, thin, weight, bias, mean, rstd, rows, channels, height, width,
+    SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """The result, and every STEP-th pixel of it once more."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    place = row[:, None] * channels + column[None, :]
+    inside = (row < rows)[:, None]
+    scale = tl.load(weight + column) * tl.load(rstd + column)
+    shift = tl.load(bias + column) - tl.load(mean + column) * scale
+    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
+    if SKIP:
+        value += tl.load(skip + place, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        value = tl.maximum(value, 0.0)
+    tl.store(y + place, value.to(y.dtype.element_ty), mask=inside)
+    if STEP > 1:
+        there, kept = _thinned(row, height, width, STEP)
+        place = there[:, None] * channels + column[None, :]
+        tl.store(thin + place, value.to(y.dtype.element_ty), mask=inside & kept[:, None])
+
+
+@triton.jit
+def _thinned(row, height, width, STEP: tl.constexpr):
+    """Where a row stands among every STEP-th pixel of every STEP-th line, and whether it does."""
+    line, across = row // width, row % width
+    image, down = line // height, line % height
+    there = (image * tl.cdiv(height, STEP) + down // STEP) * tl.cdiv(width, STEP) + across // STEP
+    return there, (down % STEP == 0) & (across % STEP == 0)
+
+
+@triton.jit
+def _passed_on(
+    dy, dthin, x, y, row, column, inside, scale, shift, channels, height, width,
+    SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """The gradient behind the ReLU, and the activation; what was cut off is known from x, or from y with a skip."""
+    place = row[:, None] * channels + column[None, :]
+    value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    gradient = tl.load(dy + place, mask=inside, other=0.0).to(tl.float32)
+    if RELU and SKIP:
+        result = tl.load(y + place, mask=inside, other=0.0).to(tl.float32)
+    else:
+        result = value * scale[None, :] + shift[None, :]
+    if STEP == 1:
+        gradient += tl.load(dthin + place, mask=inside, other=0.0).to(tl.float32)
+    if STEP > 1:
+        there, kept = _thinned(row, height, width, STEP)
+        place = there[:, None] * channels + column[None, :]
+        gradient += tl.load(dthin + place, mask=inside & kept[:, None], other=0.0).to(tl.float32)
+    if RELU:
+        gradient = tl.where(result > 0.0, gradient, 0.0)
+    return gradient, value
+
+
+@triton.jit
+def _gradients_of_parts(
+    dy, dthin, x, y, weight, bias, mean, rstd, sums, products, rows, channels, per_part, height, width,
+    SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """Sums of the gradient, and of its product with the normalised activation, over one part of the rows."""
+    part = tl.program_id(0)
+    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    centre, narrow = tl.load(mean + column), tl.load(rstd + column)
+    scale = tl.load(weight + column) * narrow
+    shift = tl.load(bias + column) - centre * scale
+    total = tl.zeros([CHANNELS], tl.float32)
+    product = tl.zeros([CHANNELS], tl.float32)
+    end = tl.minimum(part * per_part + per_part, rows)
+    for start in range(part * per_part, end, ROWS):
+        row = start + tl.arange(0, ROWS)
+        inside = (row < end)[:, None]
+        gradient, value = _passed_on(
+            dy, dthin, x, y, row, column, inside, scale, shift, channels, height, width, SKIP, RELU, STEP
+        )
+        total += tl.sum(gradient, 0)
+        product += tl.sum(gradient * (value - centre[None, :]), 0)
+    tl.store(sums + part * channels + column, total)
+    tl.store(products + part * channels + column, product * narrow)
+
+
+@triton.jit
+def _join_gradients(sums, products, dweight, dbias, channels, parts, PARTS: tl.constexpr, CHANNELS: tl.constexpr):
+    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    part = tl.arange(0, PARTS)
+    place = part[:, None] * channels + column[None, :]
+    inside = (part < parts)[:, None]
+    tl.store(dbias + column, tl.sum(tl.load(sums + place, mask=inside, other=0.0), 0))
+    tl.store(dweight + column, tl.sum(tl.load(products + place, mask=inside, other=0.0), 0))
+
+
+@triton.jit
+def _descend(
+    dy, dthin, x, y, dx, dskip, weight, bias, mean, rstd, dweight, dbias, rows, channels, height, width,
+    SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """The gradient of the activation before BatchNorm, and of the skip."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    place = row[:, None] * channels + column[None, :]
+    inside = (row < rows)[:, None]
+    centre, narrow = tl.load(mean + column), tl.load(rstd + column)
+    scale = tl.load(weight + column) * narrow
+    shift = tl.load(bias + column) - centre * scale
+    gradient, value = _passed_on(
+        dy, dthin, x, y, row, column, inside, scale, shift, channels, height, width, SKIP, RELU, STEP
+    )
+    if SKIP:
+        tl.store(dskip + place, gradient.to(dskip.dtype.element_ty), mask=inside)
+    normalised = (value - centre[None, :]) * narrow[None, :]
+    common = (tl.load(dbias + column)[None, :] + normalised * tl.load(dweight + column)[None, :]) / rows
+    tl.store(dx + place, (scale[None, :] * (gradient - common)).to(dx.dtype.element_ty), mask=inside)
+
+
+class _Plan:
+    """How an activation [B, C, H, W] is cut into programs."""
+
+    def __init__(self, x: Tensor) -> None:
+        self.channels = x.shape[1]
+        self.rows = x.numel() // self.channels
+        self.block = min(64, self.channels & -self.channels)  # channels side by side: a power of two that divides them
+        self.across = self.channels // self.block
+        self.tile = max(TILE // self.block, 1)
+        parts = max(PARTS // self.across, 1)
+        self.per_part = triton.cdiv(triton.cdiv(self.rows, parts), 32) * 32
+        self.parts = triton.cdiv(self.rows, self.per_part)
+        self.part_tile = min(self.tile, triton.next_power_of_2(self.per_part))
+        self.tiles = triton.cdiv(self.rows, self.tile)
+        self.padded_parts = triton.next_power_of_2(self.parts)
+        self.narrow = min(16, self.block)  # channels of a program that joins parts
+        self.joins = (self.channels // self.narrow,)
+
+
+class NormRelu(torch.autograd.Function):
+    """``relu(batch_norm(x) + skip)`` in training mode, and every ``step``-th pixel of it.
+
+    The two results are one activation for its two users, the next convolution and the next shortcut: their gradients
+    then arrive one by one, and are added where they are read.
+    """
+
+    @staticmethod
+    def forward(  # noqa: D102
+        ctx: Any, x: Tensor, skip: Tensor | None, weight: Tensor, bias: Tensor, running_mean: Tensor,
+        running_var: Tensor, momentum: float, eps: float, relu: bool, step: int,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        x = x.contiguous(memory_format=torch.channels_last)
+        skip = None if skip is None else skip.contiguous(memory_format=torch.channels_last)
+        plan = _Plan(x)
+        parts = x.new_empty(2, plan.parts, plan.channels, dtype=torch.float32)
+        mean, rstd = x.new_empty(2, plan.channels, dtype=torch.float32)
+        y = torch.empty_like(x)
+        # Two looks at one memory where the shortcut takes every pixel.
+        thin = y.view_as(y) if step == 1 else torch.empty_like(x[:, :, ::step, ::step])
+        block = {"CHANNELS": plan.block}
+        _moments_of_parts[plan.parts, plan.across](
+            x, parts[0], parts[1], plan.rows, plan.channels, plan.per_part,
+            ROWS=plan.part_tile, **block, num_warps=WARPS,
+        )  # fmt: skip
+        _join_moments[plan.joins](
+            parts[0], parts[1], mean, rstd, running_mean, running_var, plan.rows, plan.channels, plan.per_part,
+            plan.parts, momentum, eps, PARTS=plan.padded_parts, CHANNELS=plan.narrow,
+        )  # fmt: skip
+        _normalise[plan.tiles, plan.across](
+            x, skip, y, thin, weight, bias, mean, rstd, plan.rows, plan.channels, *x.shape[2:],
+            SKIP=skip is not None, RELU=relu, STEP=step, ROWS=plan.tile, **block, num_warps=WARPS,
+        )  # fmt: skip
+        ctx.plan, ctx.relu, ctx.skip, ctx.step = plan, relu, skip is not None, step
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, y if relu and skip is not None else None, weight, bias, mean, rstd)
+        return y, thin
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor | None, dthin: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: D102
+        x, y, weight, bias, mean, rstd = ctx.saved_tensors
+        plan: _Plan = ctx.plan
+        dy = torch.zeros_like(x) if dy is None else dy.contiguous(memory_format=torch.channels_last)
+        dthin = None if dthin is None else dthin.contiguous(memory_format=torch.channels_last)
+        parts = x.new_empty(2, plan.parts, plan.channels, dtype=torch.float32)
+        dweight, dbias = x.new_empty(2, plan.channels, dtype=torch.float32)
+        dx = torch.empty_like(x)
+        dskip = torch.empty_like(x) if ctx.skip else None
+        kind = {"SKIP": ctx.skip, "RELU": ctx.relu, "STEP": 0 if dthin is None else ctx.step, "CHANNELS": plan.block}
+        _gradients_of_parts[plan.parts, plan.across](
+            dy, dthin, x, y, weight, bias, mean, rstd, parts[0], parts[1], plan.rows, plan.channels, plan.per_part,
+            *x.shape[2:], **kind, ROWS=plan.part_tile, num_warps=WARPS,
+        )  # fmt: skip
+        _join_gradients[plan.joins](
+            parts[0], parts[1], dweight, dbias, plan.channels, plan.parts, PARTS=plan.padded_parts, CHANNELS=plan.narrow
+        )
+        _descend[plan.tiles, plan.across](
+            dy, dthin, x, y, dx, dskip, weight, bias, mean, rstd, dweight, dbias, plan.rows, plan.channels,
+            *x.shape[2:], **kind, ROWS=plan.tile, num_warps=WARPS,
+        )  # fmt: skip
+        return dx, dskip, dweight, dbias, None, None, None, None, None, None
+
+
+def norm_relu(norm: BatchNorm, x: Tensor, skip: Tensor | None, *, step: int, relu: bool) -> Activation:
+    """Train through BatchNorm, the shortcut's sum and ReLU in our own kernels."""
+    whole, thin = NormRelu.apply(
+        x, skip, norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.momentum, norm.eps, relu, step
+    )
+    return Activation(whole, thin)
