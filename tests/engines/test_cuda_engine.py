@@ -56,7 +56,7 @@ def test_without_a_gpu_the_engine_is_refused_in_one_sentence() -> None:
 
 
 def test_kernels_that_are_not_there_are_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("fedfeat.engines.arithmetic.importlib.util.find_spec", lambda name: None)
     config = toy_config("finetune", engine={"name": "cuda", "device": "cuda", "kernels": "triton"})
     with pytest.raises(ConfigError, match="triton is not installed here"):
         Experiment(config, toy_dataset())

@@ -11,12 +11,11 @@ the host (synthetic batches drawn as they come) runs the in-process way, on the 
 from __future__ import annotations
 
 import gc
-import importlib.util
 import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,22 +23,19 @@ from torch import Tensor
 from fedfeat.config import Config
 from fedfeat.data.augment import EpochDraws
 from fedfeat.data.dataset import Dataset
+from fedfeat.engines.arithmetic import arithmetic
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.engines.peak import flops_per_image, matrix_peak
 from fedfeat.engines.plan import interleave, longest_first, plan_replicas, stream_priority
-from fedfeat.engines.replica import Forward, Replica, Transform
+from fedfeat.engines.replica import Replica
 from fedfeat.engines.visit import Visit
 from fedfeat.errors import ConfigError, FedfeatError
 from fedfeat.federation.client import Client
 from fedfeat.federation.outcome import Lost
 from fedfeat.federation.payload import SHARED, Payload, number_of
 from fedfeat.methods.method import Method
-from fedfeat.models import FlatModel, Network
-from fedfeat.models.backbones import BatchNorm
+from fedfeat.models import Network
 from fedfeat.scenario import Scenario
-
-if TYPE_CHECKING:
-    from fedfeat.kernels.descend import Descend
 
 MOST_URGENT = -3  # PyTorch keeps streams of four priorities
 
@@ -50,7 +46,8 @@ class CudaEngine(InProcessEngine):
     def __init__(self, config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> None:
         super().__init__(config, dataset, scenario, method)
         need_card(self.device)
-        need_kernels(config.engine.kernels)
+        precision = self.network.autocast or torch.float32
+        self.arithmetic = arithmetic(config.engine.kernels, self.train_images, config.train.batch, precision)
         self.networks: list[Network] = []
         self.replicas: list[Replica] = []
         self.wanted: int | None = None
@@ -60,8 +57,6 @@ class CudaEngine(InProcessEngine):
         self.most_images_per_second = self._ceiling()
         self.drawn: dict[tuple[int, int, int], EpochDraws] = {}  # by client, round and epoch: draws made ahead
         self._captured: bool | None = None
-        self._compiled: Forward | None = None
-        self._transform: Transform | None = None
 
     def begin_task(self, task: int, weights: Tensor | None = None) -> Tensor:
         """Grow the heads; steps of the task are captured when its first clients arrive."""
@@ -181,7 +176,7 @@ class CudaEngine(InProcessEngine):
     def _new_replica(self) -> Replica:
         number = len(self.replicas)
         if number == len(self.networks):
-            self.networks.append(self._trained(self.new_network()))
+            self.networks.append(self.arithmetic.prepare(self.new_network()))
         network = self.networks[number]
         for task in range(self.task + 1):
             if network.head.num_classes < self.scenario.seen_classes(task):
@@ -214,62 +209,6 @@ class CudaEngine(InProcessEngine):
             largest = max(largest, int(sizes[client]) + (len(kept) if isinstance(kept, Tensor) else 0))
         return max(largest, 1)
 
-    def transform_of(self, size: int) -> Transform:
-        """Return the augmentation of a batch, from bytes to normalised images."""
-        if self.config.engine.kernels == "triton":
-            from fedfeat.kernels.augment import Augment
-
-            return Augment(self.train_images, self.network.autocast or torch.float32)
-        if not self._compiles(size):
-            return self.train_images.transformed
-        if self._transform is None:
-            self._transform = torch.compile(self.train_images.transformed, fullgraph=True, dynamic=False)
-        return self._transform
-
-    def forward_of(self, network: Network, size: int) -> Forward:
-        """Return the backbone as a function of its parameters; compiled once for all replicas."""
-        buffers = dict(network.backbone.named_buffers())
-
-        def plain(parameters: dict[str, Tensor], images: Tensor) -> Tensor:
-            pooled: Tensor = torch.func.functional_call(network.backbone, {**parameters, **buffers}, (images,))
-            return pooled
-
-        if not self._compiles(size):
-            return plain
-        if self._compiled is None:
-            template = network.backbone
-
-            def run(values: dict[str, Tensor], images: Tensor) -> Tensor:
-                pooled: Tensor = torch.func.functional_call(template, values, (images,))
-                return pooled
-
-            self._compiled = torch.compile(run, fullgraph=True, dynamic=False)
-        compiled_run = self._compiled
-        return lambda parameters, images: compiled_run({**parameters, **buffers}, images)
-
-    def fused_sgd(self, model: FlatModel) -> Descend | None:
-        """Return SGD as one kernel of ours, or None if it is PyTorch's."""
-        if self.config.engine.kernels != "triton":
-            return None
-        from fedfeat.kernels.descend import Descend
-
-        return Descend(model.views(model.weights))
-
-    def _compiles(self, size: int) -> bool:
-        """Return whether a batch of this size is compiled; remainders would pay for it too seldom."""
-        return self.config.engine.kernels == "compiled" and size == self.config.train.batch
-
-    def _trained(self, network: Network) -> Network:
-        """Return a replica's network: without BatchNorm's counters, which nothing reads, and with our kernels."""
-        for module in network.modules():
-            if isinstance(module, BatchNorm):
-                module.num_batches_tracked = None
-                if self.config.engine.kernels == "triton":
-                    from fedfeat.kernels.norm import norm_relu
-
-                    module.kernel = norm_relu
-        return network
-
 
 def need_card(device: torch.device) -> None:
     """Refuse a device that is no NVIDIA GPU."""
@@ -277,12 +216,6 @@ def need_card(device: torch.device) -> None:
         raise ConfigError(
             f"engine.name: cuda needs an NVIDIA GPU, and engine.device is {device}; use engine.name = inprocess here"
         )
-
-
-def need_kernels(kernels: str) -> None:
-    """Refuse kernels of our own where Triton is missing; PyTorch for NVIDIA GPUs brings it along on Linux."""
-    if kernels == "triton" and importlib.util.find_spec("triton") is None:
-        raise ConfigError("engine.kernels: triton is not installed here; pip install triton, or choose compiled")
 
 
 def _too_small(batch: int) -> str:

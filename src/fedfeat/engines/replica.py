@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from fedfeat.engines.arithmetic import Forward, Transform
 from fedfeat.engines.capture import captured
 from fedfeat.engines.frozen import FrozenNetworks
 from fedfeat.engines.parts import Kind, Parts
-from fedfeat.methods.method import LossTerm, Seen, Step
+from fedfeat.methods.method import Seen, Step
 from fedfeat.models import FlatModel, Network
 
 if TYPE_CHECKING:
     from fedfeat.engines.cuda import CudaEngine
-
-Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
-Transform = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Replica:
@@ -36,7 +34,7 @@ class Replica:
         self.model = FlatModel(network)
         self.velocity = torch.zeros_like(self.model.weights)
         self.half, self.leaves = self._differentiated()
-        self.fused = engine.fused_sgd(self.model)
+        self.sgd = engine.arithmetic.sgd(self.model)
         device = engine.device
         self.lr = torch.zeros((), device=device)
         self.cursor = torch.zeros((), dtype=torch.long, device=device)
@@ -84,7 +82,8 @@ class Replica:
         indices = self.order[rows]
         images = transform(indices, self.crops[rows], self.flips[rows], self.brightness[rows])
         step = self._forward(images, self.images.labels[indices], parts, forward)
-        losses = torch.stack([term.weight * self._loss(term)(step) for term in self.terms])
+        loss_of = self.engine.arithmetic.loss
+        losses = torch.stack([term.weight * loss_of(term)(step) for term in self.terms])
         gradients = torch.autograd.grad(losses.sum(), self.leaves, allow_unused=True)
         with torch.no_grad():
             pulls = self._descend(gradients, parts)
@@ -94,10 +93,6 @@ class Replica:
             for statistic, buffers in zip(self.engine.method.statistics, parts.buffers, strict=True):
                 if statistic.per_step:
                     statistic.update(self.network, step, buffers)
-
-    def _loss(self, term: LossTerm) -> Callable[[Step], Tensor]:
-        ours = self.config.engine.kernels == "triton"
-        return term.in_kernels if ours and term.in_kernels is not None else term.function
 
     def _forward(self, images: Tensor, labels: Tensor, parts: Parts, forward: Forward) -> Step:
         network, seen = self.network, self.seen
@@ -137,9 +132,9 @@ class Replica:
         """Take one step of SGD and return what each penalty added to the loss."""
         settings, clip = self.config.train, self.engine.method.grad_clip
         weights, gradient = self.model.weights, self.model.gradient
-        if self.fused is not None and clip is None and not parts.pushes:
+        if self.sgd is not None and clip is None and not parts.pushes:
             rates = {"momentum": settings.momentum, "decay": settings.weight_decay}
-            self.fused(gradients, weights, self.velocity, self.half, self.lr, **rates)
+            self.sgd(gradients, weights, self.velocity, self.half, self.lr, **rates)
             return []
         self._gather(gradients)
         pulls = [push(weights, gradient).view(1) for _, push in parts.pushes]
@@ -174,8 +169,8 @@ class Replica:
     def graph(self, size: int, kind: Kind) -> torch.cuda.CUDAGraph:
         """Return the captured step for a batch size, capturing it on first use; what it trains is put back."""
         if (size, kind) not in self.graphs:
-            forward = self.engine.forward_of(self.network, size)
-            transform = self.engine.transform_of(size)
+            forward = self.engine.arithmetic.forward(self.network, size)
+            transform = self.engine.arithmetic.transform(size)
             self.network.train()
             parts = self.parts[kind]
             touched = [self.model.vector, self.velocity, self.sums, self.cursor, *parts.tensors]
@@ -214,8 +209,8 @@ class Replica:
                 work()  # libraries choose their kernels and allocate their workspaces before capture
         self.stream.synchronize()
         graph = captured(work, self.pool, self.stream)
-        if self.fused is not None:
-            self.fused.settle()
+        if self.sgd is not None:
+            self.sgd.settle()
         torch.cuda.synchronize()
         return graph
 
