@@ -35,7 +35,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
 
 
-COMMANDS = [line for block in blocks("console") for line in block.splitlines()]
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
 
 
 def call(*arguments: str | Path) -> None:
