@@ -1,7 +1,8 @@
-"""Records made by hand, of runs that never were."""
+"""Records made by hand, of runs that never were; a folder of a test's own."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,3 +62,11 @@ def make_record() -> MakeRecord:
         return Record.model_validate(fields | changes)
 
     return make
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in an empty folder, on a terminal of known width."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    return tmp_path

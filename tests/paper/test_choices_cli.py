@@ -7,24 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from paper_command import paper
 
-from fedfeat.cli import app
 from fedfeat.errors import FedfeatError
 from fedfeat.paper.choices_record import read_measured
 
+pytestmark = pytest.mark.usefixtures("elsewhere")
 SHORT = ("--quick", "--only", "momentum", "--set", "train.rounds=1", "--set", "scenario.tasks=2")
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    return tmp_path
-
-
-def paper(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["paper", *arguments], catch_exceptions=False)
 
 
 def test_a_choice_is_run_once_shown_and_recorded(elsewhere: Path) -> None:

@@ -6,22 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
+from paper_command import paper
 
-from fedfeat.cli import app
 from fedfeat.errors import FedfeatError
 from fedfeat.paper.cells import QUICK_NOTE
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "120")
-    return tmp_path
-
-
-def paper(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["paper", *arguments], catch_exceptions=False)
+pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
 def test_list_names_tables_and_figures() -> None:

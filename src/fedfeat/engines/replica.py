@@ -14,6 +14,7 @@ from fedfeat.engines.frozen import FrozenNetworks
 from fedfeat.engines.parts import Kind, Parts
 from fedfeat.methods.method import Seen, Step
 from fedfeat.models import FlatModel, Network
+from fedfeat.models.network import lies_like
 
 if TYPE_CHECKING:
     from fedfeat.engines.cuda import CudaEngine
@@ -119,7 +120,7 @@ class Replica:
         for view, gradient in zip(self.model.views(self.model.gradient), gradients, strict=True):
             if gradient is None:  # the loss does not touch this parameter
                 view.zero_()
-            elif not _lies_like(gradient, view):
+            elif not lies_like(gradient, view):
                 view.copy_(gradient)
             else:
                 views, found = together.setdefault(gradient.dtype, ([], []))
@@ -213,8 +214,3 @@ class Replica:
             self.sgd.settle()
         torch.cuda.synchronize()
         return graph
-
-
-def _lies_like(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors of one shape have one memory layout; a stride over a single entry says nothing."""
-    return all(x == y for size, x, y in zip(a.shape, a.stride(), b.stride(), strict=True) if size > 1)

@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedfeat.models.network import lies_like
+
 PIECE = 4096  # entries of the vector that one program updates; a piece lies in one layer
 ALIGNED = 16  # entries; pieces that begin and end at multiples of it are read 16 bytes at a time
 
@@ -96,7 +98,6 @@ class Descend:
         """Return a gradient whose entries lie in memory as those of the vector do."""
         if gradient is None:  # the loss does not touch this layer
             return self.zero
-        strides = zip(view.shape, gradient.stride(), view.stride(), strict=True)
-        if gradient.data_ptr() % 16 == 0 and all(ours == theirs for size, ours, theirs in strides if size > 1):
+        if gradient.data_ptr() % 16 == 0 and lies_like(gradient, view):
             return gradient
         return torch.empty_strided(view.shape, view.stride(), dtype=gradient.dtype, device=self.device).copy_(gradient)
