@@ -91,16 +91,26 @@ class Graph:
 
     def __init__(self) -> None:
         self.operations: list[tuple[Any, Any, Any, list[Tensor]]] = []
-        self.memory: list[list[Tensor]] = []  # taken and not filled: the graph's own, as long as it lives
+        self.memory: list[Tensor] = []  # taken and not filled: the graph's own, as long as it lives
+        self.left: list[torch.UntypedStorage] = []  # what was in it when the graph was done
+
+    def leave(self) -> None:
+        """Look at the graph's own memory once more."""
+        self.left = [t.untyped_storage().clone() for t in self.memory]
 
     @torch.no_grad()
     def replay(self) -> None:
         """Run every operation again, on the memory it was recorded with."""
+        for tensor, before in zip(self.memory, self.left, strict=True):
+            now, then = (torch.tensor([], dtype=torch.uint8).set_(s) for s in (tensor.untyped_storage(), before))
+            if not torch.equal(now, then):  # on a card, another tensor of this graph had it a moment before
+                raise RuntimeError("a graph's own memory was written from outside, where nothing keeps it")
         for function, args, kwargs, results in self.operations:
             again = [t for t in tree_leaves(function(*args, **kwargs)) if isinstance(t, Tensor)]
             for ours, new in zip(results, again, strict=True):
                 if ours.data_ptr() != new.data_ptr():
                     ours.copy_(new)
+        self.leave()
 
 
 @contextmanager
@@ -114,6 +124,7 @@ def capture(graph: Graph, *, pool: object = None, stream: object = None) -> Iter
         Recorder.active = None
     for storage, before in recorder.touched.values():
         storage.copy_(before)
+    graph.leave()
 
 
 class Recorder(TorchDispatchMode):
@@ -142,7 +153,7 @@ class Recorder(TorchDispatchMode):
         fresh = [t for t in results if t.untyped_storage().data_ptr() not in given]
         self.made |= {t.untyped_storage().data_ptr() for t in fresh}
         if func.overloadpacket in EMPTY:
-            self.graph.memory.append(results)
+            self.graph.memory += results
         elif fresh or written:  # anything else is another look at the same memory
             bare = tree_map_only(Tensor, torch.Tensor.detach, (args, kwargs, results))
             self.graph.operations.append((func, *bare))

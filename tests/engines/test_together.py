@@ -28,6 +28,7 @@ from fedfeat.methods.registry import all_methods
 from toy import hand_dealt, toy_config, toy_dataset
 
 TOLERANCE = 1e-4
+NEAR = TOLERANCE if torch.cuda.is_available() else 1e-5
 DATA = toy_dataset(Augmentation(1, True, 0.2))
 # Batches of 7: full ones, remainders that some clients share, one of a single sample, and a client without any.
 SIZES = (15, 7, 9, 0, 16, 8)
@@ -99,7 +100,7 @@ def one_by_one(engine: InProcessEngine, requests: Mapping[int, Payload]) -> dict
     return kept((k, train(engine.client(k), dict(requests[k]))) for k in sorted(requests))
 
 
-def assert_same(ours: Mapping[int, Payload], theirs: Mapping[int, Payload], tolerance: float = 1e-5) -> None:
+def assert_same(ours: Mapping[int, Payload], theirs: Mapping[int, Payload], tolerance: float = NEAR) -> None:
     assert list(ours) == list(theirs)
     for client, reply in theirs.items():
         assert list(ours[client]) == list(reply)

@@ -127,7 +127,10 @@ def test_the_same_step_twice_has_the_same_bytes() -> None:
 
 
 @pytest.mark.parametrize(("backbone", "side"), [(SmallCNN(3, width=16), 8), (ResNet18(3), 8)])
-def test_a_whole_backbone_trains_alike(backbone: SmallCNN | ResNet18, side: int) -> None:
+def test_a_whole_backbone_trains_alike(
+    backbone: SmallCNN | ResNet18, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     initialise(backbone, 3)
     plain = copy.deepcopy(backbone).double().to(DEVICE).train()
     ours = backbone.to(DEVICE).train()

@@ -2,7 +2,8 @@
 
 Autograd leaves a gradient per layer, some rounded, some not. Bringing them into one vector, stepping and rounding the
 weights again would be three passes over the model; here every program reads its piece of a gradient at that layer's
-own address. A captured step keeps its addresses, so they are written down once, when its capture has ended.
+own address. A captured step keeps its addresses, so they are written down once, when its capture has ended, in memory
+from before it: what a capture takes for itself, it may give to other tensors of the same step.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ class Descend:
                 fits = (start + within) % ALIGNED == 0 and length % ALIGNED == 0
                 (aligned if fits else others).append((layer, within, start + within, length))
         self.groups = [(a, torch.tensor(p, device=self.device)) for a, p in ((ALIGNED, aligned), (1, others)) if p]
+        self.next: Tensor | None = None  # a table for the next step
         self.captured: list[tuple[Tensor, Tensor]] = []  # tables of captured steps, and what to write into them
         self.zero = torch.zeros(max(v.numel() for v in views), device=self.device)
 
@@ -75,14 +77,15 @@ class Descend:
         self, gradients: Sequence[Tensor | None], weights: Tensor, velocity: Tensor, half: Tensor | None, lr: Tensor,
         *, momentum: float, decay: float,
     ) -> None:  # fmt: skip
-        """Step once; inside a capture, the step becomes valid with ``settle``."""
+        """Step once; a captured step must have been taken outside a capture before, and counts after ``settle``."""
         found = [self._like(view, gradient) for view, gradient in zip(self.views, gradients, strict=True)]
         values = torch.tensor([[g.data_ptr() for g in found], [int(g.dtype != torch.float32) for g in found]])
-        table = torch.empty_like(values, device=self.device)
         if capturing():
+            assert self.next is not None, "a step is taken before it is captured"
+            table, self.next = self.next, None
             self.captured.append((table, values))
         else:
-            table.copy_(values)
+            table = self.next = values.to(self.device)
         for aligned, pieces in self.groups:
             _sgd[(len(pieces),)](
                 table[0], table[1], pieces, weights, velocity, weights if half is None else half, lr, momentum, decay,
