@@ -12,6 +12,7 @@ from simulated_card import simulate
 
 from fedfeat.data.dataset import Augmentation, Dataset
 from fedfeat.engines import CudaEngine
+from fedfeat.engines.arithmetic import Own, Plain
 from fedfeat.engines.visit import Visit
 from fedfeat.errors import ConfigError
 from fedfeat.experiment import Experiment
@@ -60,6 +61,16 @@ def test_kernels_that_are_not_there_are_refused_in_one_sentence(monkeypatch: pyt
     config = toy_config("finetune", engine={"name": "cuda", "device": "cuda", "kernels": "triton"})
     with pytest.raises(ConfigError, match="triton is not installed here"):
         Experiment(config, toy_dataset())
+
+
+@pytest.mark.parametrize(("found", "kind"), [(object(), Own), (None, Plain)])
+def test_kernels_are_our_own_where_triton_is_installed(
+    monkeypatch: pytest.MonkeyPatch, found: object, kind: type[Plain]
+) -> None:
+    monkeypatch.setattr("fedfeat.engines.arithmetic.importlib.util.find_spec", lambda name: found)
+    experiment = Experiment(toy_config("finetune", engine={"name": "cuda", "device": "cuda"}), toy_dataset())
+    assert isinstance(experiment.engine, CudaEngine)
+    assert type(experiment.engine.arithmetic) is kind
 
 
 PLAIN = ["finetune", "fedcbdr", "fedcbdr+feat", "refed+feat", "fedcbdr+feat+calibrate"]

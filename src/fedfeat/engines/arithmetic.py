@@ -121,7 +121,8 @@ class Own(Plain):
 
 def arithmetic(kernels: str, images: DeviceImages, batch: int, dtype: torch.dtype) -> Plain:
     """Return what ``engine.kernels`` names; our kernels need Triton, which PyTorch for NVIDIA GPUs brings on Linux."""
-    if kernels == "triton" and importlib.util.find_spec("triton") is None:
-        raise ConfigError("engine.kernels: triton is not installed here; pip install triton, or choose compiled")
-    kinds = {"torch": Plain, "compiled": Compiled, "triton": Own}
+    installed = importlib.util.find_spec("triton") is not None
+    if kernels == "triton" and not installed:
+        raise ConfigError("engine.kernels: triton is not installed here; pip install triton, or choose torch")
+    kinds = {"torch": Plain, "compiled": Compiled, "triton": Own, "auto": Own if installed else Plain}
     return kinds[kernels](images, batch, dtype)

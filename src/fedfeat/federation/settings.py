@@ -65,10 +65,10 @@ class EngineSettings(Settings):
     together: int = Field(
         0, ge=0, description="most small clients in one step; 0 chooses by size and memory, 1 trains one by one"
     )
-    kernels: Literal["compiled", "triton", "torch"] = Field(
-        "compiled",
-        description="what engine cuda trains with: PyTorch's compiler (a minute, once per machine), kernels of its own "
-        "in Triton, or PyTorch as it is",
+    kernels: Literal["auto", "triton", "compiled", "torch"] = Field(
+        "auto",
+        description="what engine cuda trains with: kernels of its own in Triton, PyTorch's compiler (a minute, once "
+        "per machine), or PyTorch as it is; auto takes its own where Triton is installed",
     )
     threads: int = Field(0, ge=0, description="CPU threads; 0 leaves the choice to PyTorch")
 

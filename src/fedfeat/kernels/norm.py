@@ -16,50 +16,45 @@ from torch import Tensor
 
 from fedfeat.models.backbones import Activation, BatchNorm
 
-TILE = 8192  # entries that one program holds at a time
+TILE = 4096  # entries that one program holds at a time
 PARTS = 256  # into which an activation is cut for a sum; each is a program of its own
-WARPS = 8
+WARPS = 4
 
 
 @triton.jit
-def _moments_of_parts(x, means, squares, rows, channels, per_part, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Mean and sum of squared deviations of one part of the rows, merged tile by tile."""
+def _moments_of_parts(x, sums, squares, rows, channels, per_part, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Sums of deviations from the first row, and of their squares, over one part of the rows."""
     part = tl.program_id(0)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    first = part * per_part
-    end = tl.minimum(first + per_part, rows)
-    mean = tl.zeros([CHANNELS], tl.float32)
-    square = tl.zeros([CHANNELS], tl.float32)
-    for start in range(first, end, ROWS):
+    first = tl.load(x + column).to(tl.float32)[None, :]  # near the mean, so that no digits are lost
+    total = tl.zeros([ROWS, CHANNELS], tl.float32)
+    square = tl.zeros([ROWS, CHANNELS], tl.float32)
+    end = tl.minimum(part * per_part + per_part, rows)
+    for start in range(part * per_part, end, ROWS):
         row = start + tl.arange(0, ROWS)
         inside = (row < end)[:, None]
         value = tl.load(x + row[:, None] * channels + column[None, :], mask=inside, other=0.0).to(tl.float32)
-        before = (start - first).to(tl.float32)
-        count = tl.minimum(end - start, ROWS).to(tl.float32)
-        tile_mean = tl.sum(value, 0) / count
-        away = tl.where(inside, value - tile_mean[None, :], 0.0)
-        gap = tile_mean - mean
-        square += tl.sum(away * away, 0) + gap * gap * (before * count / (before + count))
-        mean += gap * (count / (before + count))
-    tl.store(means + part * channels + column, mean)
-    tl.store(squares + part * channels + column, square)
+        away = tl.where(inside, value - first, 0.0)
+        total += away
+        square += away * away
+    tl.store(sums + part * channels + column, tl.sum(total, 0))
+    tl.store(squares + part * channels + column, tl.sum(square, 0))
 
 
 @triton.jit
 def _join_moments(
-    means, squares, mean, rstd, running_mean, running_var,
-    rows, channels, per_part, parts, momentum, eps, PARTS: tl.constexpr, CHANNELS: tl.constexpr,
+    x, sums, squares, mean, rstd, running_mean, running_var,
+    rows, channels, parts, momentum, eps, PARTS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Mean and inverse deviation of all rows; running statistics move towards them."""
     column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     part = tl.arange(0, PARTS)
     place = part[:, None] * channels + column[None, :]
     inside = (part < parts)[:, None]
-    found = tl.load(means + place, mask=inside, other=0.0)
-    count = tl.where(part < parts, tl.minimum(rows - part * per_part, per_part), 0).to(tl.float32)[:, None]
-    joint = tl.sum(found * count, 0) / rows
-    away = found - joint[None, :]
-    square = tl.sum(tl.load(squares + place, mask=inside, other=0.0) + away * away * count, 0)
+    off = tl.sum(tl.load(sums + place, mask=inside, other=0.0), 0) / rows
+    square = tl.sum(tl.load(squares + place, mask=inside, other=0.0), 0)
+    square = tl.maximum(square - off * off * rows, 0.0)
+    joint = tl.load(x + column).to(tl.float32) + off
     tl.store(mean + column, joint)
     tl.store(rstd + column, 1.0 / tl.sqrt_rn(square / rows + eps))
     old_mean, old_var = tl.load(running_mean + column), tl.load(running_var + column)
@@ -135,8 +130,8 @@ def _gradients_of_parts(
     centre, narrow = tl.load(mean + column), tl.load(rstd + column)
     scale = tl.load(weight + column) * narrow
     shift = tl.load(bias + column) - centre * scale
-    total = tl.zeros([CHANNELS], tl.float32)
-    product = tl.zeros([CHANNELS], tl.float32)
+    total = tl.zeros([ROWS, CHANNELS], tl.float32)
+    product = tl.zeros([ROWS, CHANNELS], tl.float32)
     end = tl.minimum(part * per_part + per_part, rows)
     for start in range(part * per_part, end, ROWS):
         row = start + tl.arange(0, ROWS)
@@ -144,10 +139,10 @@ def _gradients_of_parts(
         gradient, value = _passed_on(
             dy, dthin, x, y, row, column, inside, scale, shift, channels, height, width, SKIP, RELU, STEP
         )
-        total += tl.sum(gradient, 0)
-        product += tl.sum(gradient * (value - centre[None, :]), 0)
-    tl.store(sums + part * channels + column, total)
-    tl.store(products + part * channels + column, product * narrow)
+        total += gradient
+        product += gradient * (value - centre[None, :])
+    tl.store(sums + part * channels + column, tl.sum(total, 0))
+    tl.store(products + part * channels + column, tl.sum(product, 0) * narrow)
 
 
 @triton.jit
@@ -228,8 +223,8 @@ class NormRelu(torch.autograd.Function):
             ROWS=plan.part_tile, **block, num_warps=WARPS,
         )  # fmt: skip
         _join_moments[plan.joins](
-            parts[0], parts[1], mean, rstd, running_mean, running_var, plan.rows, plan.channels, plan.per_part,
-            plan.parts, momentum, eps, PARTS=plan.padded_parts, CHANNELS=plan.narrow,
+            x, parts[0], parts[1], mean, rstd, running_mean, running_var, plan.rows, plan.channels, plan.parts,
+            momentum, eps, PARTS=plan.padded_parts, CHANNELS=plan.narrow,
         )  # fmt: skip
         _normalise[plan.tiles, plan.across](
             x, skip, y, thin, weight, bias, mean, rstd, plan.rows, plan.channels, *x.shape[2:],
