@@ -52,7 +52,12 @@ def run(device: torch.device, quick: bool, console: Console) -> dict[str, Any]:
         "quick": quick,
         "date": time.strftime("%Y-%m-%d", time.localtime(started)),
         "seconds": time.time() - started,
-        "hardware": {"name": name, "device": str(device), "cpus": os.cpu_count(), "platform": platform.platform()},
+        "hardware": {
+            "name": name,
+            "device": str(device),
+            "cpus": os.cpu_count(),
+            "platform": f"{platform.system()} {platform.machine()}",
+        },
         "load_average": {"before": load[0], "after": os.getloadavg()[0]},
         "versions": versions(),
         "settings": {

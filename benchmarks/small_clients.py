@@ -179,7 +179,7 @@ def record(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "date": time.strftime("%Y-%m-%d"),
         "hardware": {"name": hardware(device), "device": str(device), "cpus": os.cpu_count()},
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "load_average": {"before": load[0], "after": os.getloadavg()[0]},
         "versions": versions(),
         "settings": {

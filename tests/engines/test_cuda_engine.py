@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def test_without_a_gpu_the_engine_is_refused_in_one_sentence() -> None:
 
 
 def test_kernels_that_are_not_there_are_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedfeat.engines.arithmetic.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("fedfeat.engines.arithmetic.importlib", Mock(**{"util.find_spec.return_value": None}))
     config = toy_config("finetune", engine={"name": "cuda", "device": "cuda", "kernels": "triton"})
     with pytest.raises(ConfigError, match="triton is not installed here"):
         Experiment(config, toy_dataset())
@@ -67,7 +68,7 @@ def test_kernels_that_are_not_there_are_refused_in_one_sentence(monkeypatch: pyt
 def test_kernels_are_our_own_where_triton_is_installed(
     monkeypatch: pytest.MonkeyPatch, found: object, kind: type[Plain]
 ) -> None:
-    monkeypatch.setattr("fedfeat.engines.arithmetic.importlib.util.find_spec", lambda name: found)
+    monkeypatch.setattr("fedfeat.engines.arithmetic.importlib", Mock(**{"util.find_spec.return_value": found}))
     experiment = Experiment(toy_config("finetune", engine={"name": "cuda", "device": "cuda"}), toy_dataset())
     assert isinstance(experiment.engine, CudaEngine)
     assert type(experiment.engine.arithmetic) is kind
@@ -162,6 +163,24 @@ def test_priors_measured_while_training_agree(tmp_path: Path) -> None:
     ours, _ = run(tmp_path / "a", "replay+feat", {"name": "cuda", "kernels": "torch"}, **changes)
     theirs, _ = run(tmp_path / "b", "replay+feat", {"name": "inprocess"}, **changes)
     assert ours.numbers == pytest.approx(theirs.numbers, rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_borrowed_replica_encodes_with_whatever_model_was_loaded(tmp_path: Path, precision: str) -> None:
+    config = toy_config("replay", engine={"device": "cuda", "name": "cuda", "kernels": "torch", "precision": precision})
+    experiment = Experiment(config, toy_dataset())
+    experiment.run(RunFolder.create(tmp_path / "run", config, {}), Progress(), ())
+    engine = experiment.engine
+    assert isinstance(engine, CudaEngine)
+    assert engine.replicas
+    client, chosen = engine.client(0), torch.arange(5, device=engine.device)
+    for scale in (1.0, 0.5):
+        other = scale * engine.replicas[0].model.vector.abs()
+        client.model.load(other)
+        engine.model.load(other)
+        with torch.no_grad():
+            expected = engine.network.eval().features(engine.train_images.plain(chosen))
+        assert torch.allclose(client.encode(chosen), expected, rtol=0.02 if precision == "bf16" else 1e-4)
 
 
 def test_out_of_memory_means_fewer_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

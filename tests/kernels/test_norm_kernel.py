@@ -13,7 +13,7 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from fedfeat.kernels import norm as kernel
-from fedfeat.models.backbones import BatchNorm, ResNet18, SmallCNN
+from fedfeat.models.backbones import BatchNorm, ResNet18, SmallCNN, activated
 from fedfeat.models.network import initialise
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -149,8 +149,40 @@ def test_a_whole_backbone_trains_alike(
             assert torch.allclose(ours_running.double(), theirs, atol=1e-5)
 
 
-def test_evaluation_uses_the_running_statistics() -> None:
-    norm = BatchNorm(8).eval()
+@pytest.mark.parametrize(("skip", "relu", "step"), [(False, False, 1), (True, True, 1), (True, True, 2)])
+def test_evaluation_uses_the_running_statistics(skip: bool, relu: bool, step: int) -> None:
+    case = make((3, 24, 5, 4), skip=skip, relu=relu, step=step)
+    case.norm.eval().running_var = torch.rand(24, device=DEVICE) + 0.5
+    before = [b.clone() for b in case.norm.buffers()]
+    with torch.no_grad():
+        out, thin = kernel.norm_relu(case.norm, case.x, case.skip, step=step, relu=relu)
+    n, x, y = case.norm.double(), case.x.double(), None if case.skip is None else case.skip.double()
+    expected = F.batch_norm(x, n.running_mean, n.running_var, n.weight, n.bias, False, 0.0, n.eps)
+    expected = expected if y is None else expected + y
+    expected = F.relu(expected) if relu else expected
+    assert_near(out, expected, 1e-6)
+    assert_near(thin, expected[:, :, ::step, ::step], 1e-6)
+    assert all(torch.equal(a.double(), b.double()) for a, b in zip(before, case.norm.buffers(), strict=True))
+
+
+def test_a_gradient_in_evaluation_mode_is_pytorchs() -> None:
+    norm = BatchNorm(8, device=DEVICE).eval()
     norm.kernel = kernel.norm_relu
-    x = torch.randn(2, 8, 3, 3)
-    assert torch.equal(norm(x), F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias))
+    x = torch.randn(2, 8, 3, 3, device=DEVICE, requires_grad=True)
+    found = activated(norm, x).whole
+    assert torch.equal(found, F.relu(F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias)))
+    (gradient,) = torch.autograd.grad(found.sum(), x)
+    assert torch.allclose(gradient, (x > 0) / (1 + norm.eps) ** 0.5)
+
+
+@torch.no_grad()
+def test_a_whole_backbone_evaluates_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    backbone = ResNet18(3).to(DEVICE).eval()
+    initialise(backbone, 3)
+    images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1)).to(DEVICE)
+    expected = copy.deepcopy(backbone).double()(images.double())
+    for module in backbone.modules():
+        if isinstance(module, BatchNorm):
+            module.kernel = kernel.norm_relu
+    assert_near(backbone(images.contiguous(memory_format=torch.channels_last)), expected, 1e-3)

@@ -152,7 +152,7 @@ class GpuBench:
         """Return what was measured, with hardware and versions."""
         bare = self.rows[0].images_per_second
         return {
-            "environment": {**environment(), "machine": platform.machine()},
+            "environment": {**environment(), "platform": f"{platform.system()} {platform.machine()}"},
             "images": self.dataset.name,
             "batch": self.batch,
             "precision": self.precision,

@@ -22,6 +22,17 @@ Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
 Transform = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
+def backbone_of(network: Network) -> Forward:
+    """Return a backbone as a function of its parameters; its running statistics are its own."""
+    buffers = dict(network.backbone.named_buffers())
+
+    def run(parameters: dict[str, Tensor], images: Tensor) -> Tensor:
+        pooled: Tensor = torch.func.functional_call(network.backbone, {**parameters, **buffers}, (images,))
+        return pooled
+
+    return run
+
+
 class Plain:
     """PyTorch as it is; the others differ from it where they can do better."""
 
@@ -41,13 +52,7 @@ class Plain:
 
     def forward(self, network: Network, size: int) -> Forward:
         """Return the backbone as a function of its parameters."""
-        buffers = dict(network.backbone.named_buffers())
-
-        def run(parameters: dict[str, Tensor], images: Tensor) -> Tensor:
-            pooled: Tensor = torch.func.functional_call(network.backbone, {**parameters, **buffers}, (images,))
-            return pooled
-
-        return run
+        return backbone_of(network)
 
     def loss(self, term: LossTerm) -> Callable[[Step], Tensor]:
         """Return a loss term as a function."""

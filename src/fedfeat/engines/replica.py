@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedfeat.engines.arithmetic import Forward, Transform
+from fedfeat.engines.arithmetic import Forward, Transform, backbone_of
 from fedfeat.engines.capture import captured
 from fedfeat.engines.frozen import FrozenNetworks
 from fedfeat.engines.parts import Kind, Parts
@@ -186,12 +186,18 @@ class Replica:
 
     def encode(self, indices: Tensor) -> Tensor:
         """Return features in evaluation mode; padding is exact there, so one captured size serves all."""
+        if self.half is not None:
+            self.half.copy_(self.model.weights)  # whoever borrowed the model may have loaded another
         if self.encoder is None:
             self.network.eval()
+            forward = backbone_of(self.network)
             out: list[Tensor] = []
 
             def run() -> None:
-                out[:] = [self.network.features(self.images.plain(self.to_encode))]
+                images = self.images.plain(self.to_encode)
+                with self.network.reduced_precision(images):
+                    pooled = forward(self._backbone(), images)
+                out[:] = [self.network.head.feature(pooled.float())]
 
             with torch.no_grad():
                 self.encoder = (self._capture(run), out[0])

@@ -14,6 +14,9 @@ from fedfeat.data.augment import DeviceImages
 from fedfeat.evaluate.energies import EnergyCounts, EnergyMeter
 from fedfeat.methods.method import Known, Method, Seen
 from fedfeat.models import Network
+from fedfeat.models.network import Outputs
+
+AT_ONCE = 32  # batches that are corrected and counted together, in many small steps
 
 
 class Tables(NamedTuple):
@@ -35,9 +38,10 @@ def count(
     tables = torch.zeros(1 + len(predictions), seen.num_classes**2, dtype=torch.long, device=images.device)
     meter = EnergyMeter.of(network, method, seen, known)
     indices = (images.labels < seen.num_classes).nonzero().flatten()
-    for chosen in torch.split(indices, batch) if len(indices) else ():
+    for chosen in torch.split(indices, AT_ONCE * batch) if len(indices) else ():
         labels = images.labels[chosen]
-        outputs = network(images.plain(chosen))
+        parts = [network(images.plain(part)) for part in torch.split(chosen, batch)]
+        outputs = Outputs(*(torch.cat(part) for part in zip(*parts, strict=True)))
         if meter is not None:
             meter.add(outputs.features, labels)
         logits = [outputs.logits]

@@ -42,7 +42,7 @@ def _log_softmax(value, inside):
     return tl.where(inside, value - tl.log(tl.sum(tl.where(inside, tl.exp(value), 0.0), 0)), 0.0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("size",))
 def _rows(
     cosines, labels, losses, weights, slopes, size, temperature, other, forward_share, far,
     SELF: tl.constexpr, BALANCED: tl.constexpr, SIZE: tl.constexpr,
@@ -70,7 +70,7 @@ def _rows(
     tl.store(slopes + row * size + column, slope * (weight / temperature), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("size",))
 def _mean(losses, weights, loss, total, size, SIZE: tl.constexpr):
     row = tl.arange(0, SIZE)
     weight = tl.sum(tl.load(weights + row, mask=row < size, other=0.0), 0)
@@ -78,7 +78,7 @@ def _mean(losses, weights, loss, total, size, SIZE: tl.constexpr):
     tl.store(total, weight)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=("size",))
 def _both_ways(slopes, total, gradient, out, size, SIZE: tl.constexpr):
     """A cosine belongs to two rows: the slopes of both, times the gradient of the loss."""
     row = tl.program_id(0)
@@ -101,6 +101,11 @@ def _lengthwise(unit, inverse, towards, out, width, WIDTH: tl.constexpr):
     tl.store(out + row * width + column, result, mask=inside)
 
 
+def _padded(size: int) -> int:
+    """Return the width of a program's row: one compiled kernel serves all batches of up to 128."""
+    return max(int(triton.next_power_of_2(size)), 128)
+
+
 class _Alignment(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -116,7 +121,7 @@ class _Alignment(torch.autograd.Function):
         _directions[(size,)](features, unit, inverse, width, EPS, WIDTH=triton.next_power_of_2(width))
         cosines = unit @ unit.T
         slopes = torch.empty_like(cosines)
-        padded = triton.next_power_of_2(size)
+        padded = _padded(size)
         _rows[(size,)](
             cosines, labels, losses, weights, slopes, size, temperature, etf_cosine(num_classes), FORWARD_SHARE[kl],
             FAR, SELF=include_self, BALANCED=class_balanced, SIZE=padded,
@@ -131,7 +136,7 @@ class _Alignment(torch.autograd.Function):
         unit, inverse, slopes, total = ctx.saved_tensors
         size, width = unit.shape
         joint = torch.empty_like(slopes)
-        _both_ways[(size,)](slopes, total, gradient, joint, size, SIZE=triton.next_power_of_2(size))
+        _both_ways[(size,)](slopes, total, gradient, joint, size, SIZE=_padded(size))
         towards = joint @ unit
         out = torch.empty_like(unit)
         _lengthwise[(size,)](unit, inverse, towards, out, width, WIDTH=triton.next_power_of_2(width))

@@ -19,9 +19,11 @@ from fedfeat.models.backbones import Activation, BatchNorm
 TILE = 4096  # entries that one program holds at a time
 PARTS = 256  # into which an activation is cut for a sum; each is a program of its own
 WARPS = 4
+# One compiled kernel serves batches of all sizes.
+SIZES = ("rows", "per_part", "parts", "height", "width")
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _moments_of_parts(x, sums, squares, rows, channels, per_part, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     """Sums of deviations from the first row, and of their squares, over one part of the rows."""
     part = tl.program_id(0)
@@ -41,7 +43,7 @@ def _moments_of_parts(x, sums, squares, rows, channels, per_part, ROWS: tl.const
     tl.store(squares + part * channels + column, tl.sum(square, 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _join_moments(
     x, sums, squares, mean, rstd, running_mean, running_var,
     rows, channels, parts, momentum, eps, PARTS: tl.constexpr, CHANNELS: tl.constexpr,
@@ -62,17 +64,20 @@ def _join_moments(
     tl.store(running_var + column, old_var + momentum * (square / tl.maximum(rows - 1, 1) - old_var))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _normalise(
-    x, skip, y, thin, weight, bias, mean, rstd, rows, channels, height, width,
+    x, skip, y, thin, weight, bias, mean, spread, rows, channels, height, width, eps, RUNNING: tl.constexpr,
     SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
-    """The result, and every STEP-th pixel of it once more."""
+    """The result, and every STEP-th pixel of it once more; the spread is a running variance or an inverse deviation."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     place = row[:, None] * channels + column[None, :]
     inside = (row < rows)[:, None]
-    scale = tl.load(weight + column) * tl.load(rstd + column)
+    narrow = tl.load(spread + column)
+    if RUNNING:
+        narrow = 1.0 / tl.sqrt_rn(narrow + eps)
+    scale = tl.load(weight + column) * narrow
     shift = tl.load(bias + column) - tl.load(mean + column) * scale
     value = tl.load(x + place, mask=inside, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
     if SKIP:
@@ -119,7 +124,7 @@ def _passed_on(
     return gradient, value
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _gradients_of_parts(
     dy, dthin, x, y, weight, bias, mean, rstd, sums, products, rows, channels, per_part, height, width,
     SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
@@ -145,7 +150,7 @@ def _gradients_of_parts(
     tl.store(products + part * channels + column, tl.sum(product, 0) * narrow)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _join_gradients(sums, products, dweight, dbias, channels, parts, PARTS: tl.constexpr, CHANNELS: tl.constexpr):
     column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
     part = tl.arange(0, PARTS)
@@ -155,7 +160,7 @@ def _join_gradients(sums, products, dweight, dbias, channels, parts, PARTS: tl.c
     tl.store(dweight + column, tl.sum(tl.load(products + place, mask=inside, other=0.0), 0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=SIZES)
 def _descend(
     dy, dthin, x, y, dx, dskip, weight, bias, mean, rstd, dweight, dbias, rows, channels, height, width,
     SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
@@ -187,12 +192,11 @@ class _Plan:
         self.block = min(64, self.channels & -self.channels)  # channels side by side: a power of two that divides them
         self.across = self.channels // self.block
         self.tile = max(TILE // self.block, 1)
-        parts = max(PARTS // self.across, 1)
-        self.per_part = triton.cdiv(triton.cdiv(self.rows, parts), 32) * 32
-        self.parts = triton.cdiv(self.rows, self.per_part)
-        self.part_tile = min(self.tile, triton.next_power_of_2(self.per_part))
         self.tiles = triton.cdiv(self.rows, self.tile)
-        self.padded_parts = triton.next_power_of_2(self.parts)
+        most = max(PARTS // self.across, 1)
+        self.per_part = triton.cdiv(self.tiles, most) * self.tile
+        self.parts = triton.cdiv(self.rows, self.per_part)
+        self.padded_parts = triton.next_power_of_2(most)
         self.narrow = min(16, self.block)  # channels of a program that joins parts
         self.joins = (self.channels // self.narrow,)
 
@@ -210,26 +214,18 @@ class NormRelu(torch.autograd.Function):
         running_var: Tensor, momentum: float, eps: float, relu: bool, step: int,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         x = x.contiguous(memory_format=torch.channels_last)
-        skip = None if skip is None else skip.contiguous(memory_format=torch.channels_last)
         plan = _Plan(x)
         parts = x.new_empty(2, plan.parts, plan.channels, dtype=torch.float32)
         mean, rstd = x.new_empty(2, plan.channels, dtype=torch.float32)
-        y = torch.empty_like(x)
-        # Two looks at one memory where the shortcut takes every pixel.
-        thin = y.view_as(y) if step == 1 else torch.empty_like(x[:, :, ::step, ::step])
-        block = {"CHANNELS": plan.block}
         _moments_of_parts[plan.parts, plan.across](
             x, parts[0], parts[1], plan.rows, plan.channels, plan.per_part,
-            ROWS=plan.part_tile, **block, num_warps=WARPS,
+            ROWS=plan.tile, CHANNELS=plan.block, num_warps=WARPS,
         )  # fmt: skip
         _join_moments[plan.joins](
             x, parts[0], parts[1], mean, rstd, running_mean, running_var, plan.rows, plan.channels, plan.parts,
             momentum, eps, PARTS=plan.padded_parts, CHANNELS=plan.narrow,
         )  # fmt: skip
-        _normalise[plan.tiles, plan.across](
-            x, skip, y, thin, weight, bias, mean, rstd, plan.rows, plan.channels, *x.shape[2:],
-            SKIP=skip is not None, RELU=relu, STEP=step, ROWS=plan.tile, **block, num_warps=WARPS,
-        )  # fmt: skip
+        y, thin = _normalised(plan, x, skip, weight, bias, mean, rstd, None, relu=relu, step=step)
         ctx.plan, ctx.relu, ctx.skip, ctx.step = plan, relu, skip is not None, step
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, y if relu and skip is not None else None, weight, bias, mean, rstd)
@@ -248,7 +244,7 @@ class NormRelu(torch.autograd.Function):
         kind = {"SKIP": ctx.skip, "RELU": ctx.relu, "STEP": 0 if dthin is None else ctx.step, "CHANNELS": plan.block}
         _gradients_of_parts[plan.parts, plan.across](
             dy, dthin, x, y, weight, bias, mean, rstd, parts[0], parts[1], plan.rows, plan.channels, plan.per_part,
-            *x.shape[2:], **kind, ROWS=plan.part_tile, num_warps=WARPS,
+            *x.shape[2:], **kind, ROWS=plan.tile, num_warps=WARPS,
         )  # fmt: skip
         _join_gradients[plan.joins](
             parts[0], parts[1], dweight, dbias, plan.channels, plan.parts, PARTS=plan.padded_parts, CHANNELS=plan.narrow
@@ -261,8 +257,33 @@ class NormRelu(torch.autograd.Function):
 
 
 def norm_relu(norm: BatchNorm, x: Tensor, skip: Tensor | None, *, step: int, relu: bool) -> Activation:
-    """Train through BatchNorm, the shortcut's sum and ReLU in our own kernels."""
-    whole, thin = NormRelu.apply(
-        x, skip, norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.momentum, norm.eps, relu, step
+    """BatchNorm, the shortcut's sum and ReLU in our own kernels; in evaluation mode there is no gradient."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    if norm.training:
+        whole, thin = NormRelu.apply(
+            x, skip, norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.momentum, norm.eps, relu, step
+        )
+        return Activation(whole, thin)
+    x = x.contiguous(memory_format=torch.channels_last)
+    mean, var = norm.running_mean, norm.running_var
+    return Activation(
+        *_normalised(_Plan(x), x, skip, norm.weight, norm.bias, mean, var, norm.eps, relu=relu, step=step)
     )
-    return Activation(whole, thin)
+
+
+def _normalised(
+    plan: _Plan, x: Tensor, skip: Tensor | None, weight: Tensor, bias: Tensor, mean: Tensor, spread: Tensor,
+    eps: float | None, *, relu: bool, step: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Write the result and what the next shortcut takes of it; with ``eps`` the spread is a variance."""
+    skip = None if skip is None else skip.contiguous(memory_format=torch.channels_last)
+    y = torch.empty_like(x)
+    # Two looks at one memory where the shortcut takes every pixel.
+    thin = y.view_as(y) if step == 1 else torch.empty_like(x[:, :, ::step, ::step])
+    _normalise[plan.tiles, plan.across](
+        x, skip, y, thin, weight, bias, mean, spread, plan.rows, plan.channels, *x.shape[2:], eps or 0.0,
+        RUNNING=eps is not None, SKIP=skip is not None, RELU=relu, STEP=step, ROWS=plan.tile, CHANNELS=plan.block,
+        num_warps=WARPS,
+    )  # fmt: skip
+    return y, thin

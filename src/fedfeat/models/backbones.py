@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, Protocol, cast
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,7 +19,7 @@ class Activation(NamedTuple):
 
 
 class NormKernel(Protocol):
-    """What may stand in for BatchNorm, the shortcut's sum and ReLU while training."""
+    """What may stand in for BatchNorm, the shortcut's sum and ReLU: in training, and where no gradient is taken."""
 
     def __call__(self, norm: BatchNorm, x: Tensor, skip: Tensor | None, *, step: int, relu: bool) -> Activation:
         """Return ``relu(norm(x) + skip)`` with every ``step``-th pixel of it apart; without ReLU if told so."""
@@ -32,15 +33,19 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised activation."""
-        if self.kernel is None or not self.training:
+        if (kernel := self.usable_kernel()) is None:
             return super().forward(x)
-        return self.kernel(self, x, None, step=1, relu=False).whole
+        return kernel(self, x, None, step=1, relu=False).whole
+
+    def usable_kernel(self) -> NormKernel | None:
+        """Return the kernel, unless a gradient is taken in evaluation mode, which kernels do not know."""
+        return self.kernel if self.training or not torch.is_grad_enabled() else None
 
 
 def activated(norm: nn.Module, x: Tensor, skip: Tensor | None = None, step: int = 1) -> Activation:
     """Normalise, add what came by the shortcut, cut off below zero; the next shortcut takes every ``step``-th pixel."""
-    if isinstance(norm, BatchNorm) and norm.kernel is not None and norm.training:
-        return norm.kernel(norm, x, skip, step=step, relu=True)
+    if isinstance(norm, BatchNorm) and (kernel := norm.usable_kernel()) is not None:
+        return kernel(norm, x, skip, step=step, relu=True)
     out = norm(x)
     return for_both(F.relu(out if skip is None else out + skip), step)
 
