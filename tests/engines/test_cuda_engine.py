@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 import torch
 from simulated_card import simulate
 
+from fedfeat.bench.gpu import GpuBench
 from fedfeat.data.dataset import Augmentation, Dataset
 from fedfeat.engines import CudaEngine
 from fedfeat.engines.arithmetic import Own, Plain
@@ -106,6 +108,10 @@ def test_full_precision_agrees_with_the_engine_in_process(tmp_path: Path, method
         found.append(difference(ours, theirs))
         if found[-1] < TOLERANCE:
             assert ours.numbers == pytest.approx(theirs.numbers, rel=1e-3, abs=1e-6)
+            assert len(ours.tables) == len(theirs.tables) == 2
+            for ours_after, theirs_after in zip(ours.tables, theirs.tables, strict=True):
+                moved = np.abs(ours_after.plain - theirs_after.plain).sum() / 2
+                assert moved <= 0.005 * theirs_after.plain.sum()
             return
     raise AssertionError(f"weights differ by {found}")
 
@@ -204,6 +210,16 @@ def test_events_say_the_share_of_the_peak_and_the_plan(tmp_path: Path) -> None:
     rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
     assert all(0 < e["share_of_peak"] < 1 for e in rounds)
     assert all(e["clients_at_once"] == 3 and e["bytes_per_client"] > 0 for e in rounds)
+
+
+def test_the_benchmark_compares_with_the_engine_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not CARD:  # in Triton's interpreter, ResNet-18 would take minutes
+        monkeypatch.setattr("fedfeat.engines.arithmetic.importlib", Mock(**{"util.find_spec.return_value": None}))
+    data = larger(toy_dataset(Augmentation(1, True, 0.2)))
+    bench = GpuBench(replace(data, train_images=data.train_images[:60], train_labels=data.train_labels[:60]), batch=8)
+    bench.agree(rounds=1)
+    assert bench.agreement["distance of the weights"] < TOLERANCE
+    assert bench.agreement["share of equal predictions"] == 1
 
 
 @pytest.mark.parametrize("method", all_methods())

@@ -31,6 +31,7 @@ from fedfeat.files import write_json
 FEAT_PARTS = ("replay", "replay+etf", "replay+etf+gsa", "replay+feat")
 KERNELS = {"torch": (1, 2, 5, 10), "compiled": (1, 5), "triton": (1, 2, 5, 10)}  # and with how many clients
 IMAGES_PER_ROUND = 25_600
+IMAGES_TO_AGREE = 5_000
 Say = Callable[[str], None]
 
 
@@ -51,7 +52,7 @@ class Row:
 
 
 class GpuBench:
-    """Measures on one data set; ``rows`` and ``costs`` fill as it goes."""
+    """Measures on one data set; ``rows``, ``costs`` and ``agreement`` fill as it goes."""
 
     def __init__(
         self,
@@ -71,6 +72,7 @@ class GpuBench:
         )
         self.rows: list[Row] = []
         self.costs: dict[str, float] = {}
+        self.agreement: dict[str, float] = {}
 
     def run(self, *, rounds: int = 4, whole_rounds: int = 20) -> dict[str, Any]:
         """Measure everything and return it with hardware and versions."""
@@ -83,6 +85,7 @@ class GpuBench:
                 self.engine(name, settings, clients=clients, rounds=rounds)
         self.whole(whole_rounds)
         self.parts(rounds)
+        self.agree()
         self._keep()
         return self.record()
 
@@ -129,6 +132,22 @@ class GpuBench:
         self.costs["ETF, GSA and priors together: share of a round"] = typical[FEAT_PARTS[-1]] / typical["replay"] - 1
         self.costs["EGC: share of an evaluation"] = _cost_of_egc(experiment.engine)
 
+    def agree(self, rounds: int = 3) -> None:
+        """Train the same task in full precision in process and on this engine, and compare where they end."""
+        few = slice(None, IMAGES_TO_AGREE)
+        part = replace(self.part, train_images=self.part.train_images[few], train_labels=self.part.train_labels[few])
+        ends = []
+        for name in ("inprocess", "cuda"):
+            table = self.config("replay+feat", {"name": name, "precision": "fp32"}, clients=5).to_table()
+            table["scenario"] |= {"partition": "dirichlet", "beta": 0.5}
+            experiment = Experiment(make_config({**table, "train": {**table["train"], "rounds": rounds}}), part)
+            progress = Progress()
+            _run(experiment, progress)
+            ends.append((progress.weights.clone(), _predictions(experiment.engine, progress.weights)))
+        (reference, expected), (ours, found) = ends
+        self.agreement["distance of the weights"] = float((ours - reference).norm() / reference.norm())
+        self.agreement["share of equal predictions"] = float((found == expected).float().mean())
+
     def config(self, method: str, engine: dict[str, Any], **scenario: Any) -> Config:
         """Return one task over all images, dealt evenly."""
         return make_config(
@@ -158,6 +177,7 @@ class GpuBench:
             "precision": self.precision,
             "rows": [{**row.__dict__, "ratio_to_bare": row.images_per_second / bare} for row in self.rows],
             "costs": self.costs,
+            "agreement": self.agreement,
         }
 
     def _keep(self) -> None:
@@ -181,6 +201,7 @@ def table(record: dict[str, Any]) -> str:
         for row in record["rows"]
     ]
     lines += [f"{name:56s} {value:7.1%}" for name, value in record["costs"].items()]
+    lines += [f"fp32 beside the engine in process: {n:29s} {v:.3g}" for n, v in record["agreement"].items()]
     env = record["environment"]
     return "\n".join([*lines, f"{env['gpu']}, torch {env['torch']}, {record['precision']}, batch {record['batch']}"])
 
@@ -196,13 +217,22 @@ def _one_round(engine: InProcessEngine, weights: torch.Tensor, number: int, clie
     return time.perf_counter() - started
 
 
-def _run(experiment: Experiment) -> tuple[list[dict[str, Any]], float]:
+def _run(experiment: Experiment, progress: Progress | None = None) -> tuple[list[dict[str, Any]], float]:
     events: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder.create(Path(folder) / "run", experiment.config, {})
         started = time.perf_counter()
-        experiment.run(run, Progress(), (events.append,))
+        experiment.run(run, progress or Progress(), (events.append,))
         return events, time.perf_counter() - started
+
+
+@torch.no_grad()
+def _predictions(engine: InProcessEngine, weights: torch.Tensor) -> torch.Tensor:
+    """Return the classes that a model sees in the test images."""
+    engine.model.load(weights)
+    engine.network.eval()
+    parts = torch.split(torch.arange(len(engine.test_images), device=engine.device), 512)
+    return torch.cat([engine.network(engine.test_images.plain(part)).logits.argmax(dim=1) for part in parts])
 
 
 def _cost_of_egc(engine: InProcessEngine, repeats: int = 9) -> float:
