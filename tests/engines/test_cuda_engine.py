@@ -48,6 +48,11 @@ def run(folder: Path, method: str, engine: dict[str, Any], **changes: Any) -> tu
     return progress, result
 
 
+def look_for_triton(monkeypatch: pytest.MonkeyPatch, found: object) -> None:
+    """Let the engine find this where it looks for Triton."""
+    monkeypatch.setattr("fedfeat.engines.arithmetic.importlib", Mock(**{"util.find_spec.return_value": found}))
+
+
 def difference(a: Progress, b: Progress) -> float:
     return float((a.weights - b.weights).norm() / b.weights.norm())
 
@@ -60,7 +65,7 @@ def test_without_a_gpu_the_engine_is_refused_in_one_sentence() -> None:
 
 
 def test_kernels_that_are_not_there_are_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedfeat.engines.arithmetic.importlib", Mock(**{"util.find_spec.return_value": None}))
+    look_for_triton(monkeypatch, None)
     config = toy_config("finetune", engine={"name": "cuda", "device": "cuda", "kernels": "triton"})
     with pytest.raises(ConfigError, match="triton is not installed here"):
         Experiment(config, toy_dataset())
@@ -70,7 +75,7 @@ def test_kernels_that_are_not_there_are_refused_in_one_sentence(monkeypatch: pyt
 def test_kernels_are_our_own_where_triton_is_installed(
     monkeypatch: pytest.MonkeyPatch, found: object, kind: type[Plain]
 ) -> None:
-    monkeypatch.setattr("fedfeat.engines.arithmetic.importlib", Mock(**{"util.find_spec.return_value": found}))
+    look_for_triton(monkeypatch, found)
     experiment = Experiment(toy_config("finetune", engine={"name": "cuda", "device": "cuda"}), toy_dataset())
     assert isinstance(experiment.engine, CudaEngine)
     assert type(experiment.engine.arithmetic) is kind
@@ -214,7 +219,7 @@ def test_events_say_the_share_of_the_peak_and_the_plan(tmp_path: Path) -> None:
 
 def test_the_benchmark_compares_with_the_engine_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     if not CARD:  # in Triton's interpreter, ResNet-18 would take minutes
-        monkeypatch.setattr("fedfeat.engines.arithmetic.importlib", Mock(**{"util.find_spec.return_value": None}))
+        look_for_triton(monkeypatch, None)
     data = larger(toy_dataset(Augmentation(1, True, 0.2)))
     bench = GpuBench(replace(data, train_images=data.train_images[:60], train_labels=data.train_labels[:60]), batch=8)
     bench.agree(rounds=1)

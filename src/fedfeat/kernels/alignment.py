@@ -25,13 +25,19 @@ FORWARD_SHARE = {"FP": 1.0, "PF": 0.0, "sym": 0.5}
 
 
 @triton.jit
-def _directions(x, unit, inverse, width, eps, WIDTH: tl.constexpr):
+def _vector(width, WIDTH: tl.constexpr):
+    """The row that is a program's own, the places of its entries, and which of them exist."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, WIDTH)
-    inside = column < width
-    value = tl.load(x + row * width + column, mask=inside, other=0.0)
+    return row, row * width + column, column < width
+
+
+@triton.jit
+def _directions(x, unit, inverse, width, eps, WIDTH: tl.constexpr):
+    row, place, inside = _vector(width, WIDTH)
+    value = tl.load(x + place, mask=inside, other=0.0)
     scale = 1.0 / tl.maximum(tl.sqrt_rn(tl.sum(value * value, 0)), eps)
-    tl.store(unit + row * width + column, value * scale, mask=inside)
+    tl.store(unit + place, value * scale, mask=inside)
     tl.store(inverse + row, scale)
 
 
@@ -92,13 +98,11 @@ def _both_ways(slopes, total, gradient, out, size, SIZE: tl.constexpr):
 @triton.jit
 def _lengthwise(unit, inverse, towards, out, width, WIDTH: tl.constexpr):
     """The gradient by a vector, from that by its direction: what lies along the direction has no effect."""
-    row = tl.program_id(0).to(tl.int64)
-    column = tl.arange(0, WIDTH)
-    inside = column < width
-    direction = tl.load(unit + row * width + column, mask=inside, other=0.0)
-    pull = tl.load(towards + row * width + column, mask=inside, other=0.0)
+    row, place, inside = _vector(width, WIDTH)
+    direction = tl.load(unit + place, mask=inside, other=0.0)
+    pull = tl.load(towards + place, mask=inside, other=0.0)
     result = (pull - direction * tl.sum(direction * pull, 0)) * tl.load(inverse + row)
-    tl.store(out + row * width + column, result, mask=inside)
+    tl.store(out + place, result, mask=inside)
 
 
 def _padded(size: int) -> int:

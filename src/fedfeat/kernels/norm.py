@@ -23,6 +23,30 @@ WARPS = 4
 SIZES = ("rows", "per_part", "parts", "height", "width")
 
 
+@triton.jit
+def _tile(rows, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Rows and channels that a program turns into others, their places in memory, and which of them exist."""
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
+    return row, column, row[:, None] * channels + column[None, :], (row < rows)[:, None]
+
+
+@triton.jit
+def _all_parts(channels, parts, PARTS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Channels whose sums over parts a program joins, the places of those sums, and which of them exist."""
+    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    part = tl.arange(0, PARTS)
+    return column, part[:, None] * channels + column[None, :], (part < parts)[:, None]
+
+
+@triton.jit
+def _affine(weight, bias, mean, rstd, column):
+    """BatchNorm as a scale and a shift, with the two statistics that they come from."""
+    centre, narrow = tl.load(mean + column), tl.load(rstd + column)
+    scale = tl.load(weight + column) * narrow
+    return centre, narrow, scale, tl.load(bias + column) - centre * scale
+
+
 @triton.jit(do_not_specialize=SIZES)
 def _moments_of_parts(x, sums, squares, rows, channels, per_part, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     """Sums of deviations from the first row, and of their squares, over one part of the rows."""
@@ -49,10 +73,7 @@ def _join_moments(
     rows, channels, parts, momentum, eps, PARTS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """Mean and inverse deviation of all rows; running statistics move towards them."""
-    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    part = tl.arange(0, PARTS)
-    place = part[:, None] * channels + column[None, :]
-    inside = (part < parts)[:, None]
+    column, place, inside = _all_parts(channels, parts, PARTS, CHANNELS)
     off = tl.sum(tl.load(sums + place, mask=inside, other=0.0), 0) / rows
     square = tl.sum(tl.load(squares + place, mask=inside, other=0.0), 0)
     square = tl.maximum(square - off * off * rows, 0.0)
@@ -70,10 +91,7 @@ def _normalise(
     SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """The result, and every STEP-th pixel of it once more; the spread is a running variance or an inverse deviation."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    place = row[:, None] * channels + column[None, :]
-    inside = (row < rows)[:, None]
+    row, column, place, inside = _tile(rows, channels, ROWS, CHANNELS)
     narrow = tl.load(spread + column)
     if RUNNING:
         narrow = 1.0 / tl.sqrt_rn(narrow + eps)
@@ -132,9 +150,7 @@ def _gradients_of_parts(
     """Sums of the gradient, and of its product with the normalised activation, over one part of the rows."""
     part = tl.program_id(0)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    centre, narrow = tl.load(mean + column), tl.load(rstd + column)
-    scale = tl.load(weight + column) * narrow
-    shift = tl.load(bias + column) - centre * scale
+    centre, narrow, scale, shift = _affine(weight, bias, mean, rstd, column)
     total = tl.zeros([ROWS, CHANNELS], tl.float32)
     product = tl.zeros([ROWS, CHANNELS], tl.float32)
     end = tl.minimum(part * per_part + per_part, rows)
@@ -152,10 +168,7 @@ def _gradients_of_parts(
 
 @triton.jit(do_not_specialize=SIZES)
 def _join_gradients(sums, products, dweight, dbias, channels, parts, PARTS: tl.constexpr, CHANNELS: tl.constexpr):
-    column = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
-    part = tl.arange(0, PARTS)
-    place = part[:, None] * channels + column[None, :]
-    inside = (part < parts)[:, None]
+    column, place, inside = _all_parts(channels, parts, PARTS, CHANNELS)
     tl.store(dbias + column, tl.sum(tl.load(sums + place, mask=inside, other=0.0), 0))
     tl.store(dweight + column, tl.sum(tl.load(products + place, mask=inside, other=0.0), 0))
 
@@ -166,13 +179,8 @@ def _descend(
     SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the activation before BatchNorm, and of the skip."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
-    place = row[:, None] * channels + column[None, :]
-    inside = (row < rows)[:, None]
-    centre, narrow = tl.load(mean + column), tl.load(rstd + column)
-    scale = tl.load(weight + column) * narrow
-    shift = tl.load(bias + column) - centre * scale
+    row, column, place, inside = _tile(rows, channels, ROWS, CHANNELS)
+    centre, narrow, scale, shift = _affine(weight, bias, mean, rstd, column)
     gradient, value = _passed_on(
         dy, dthin, x, y, row, column, inside, scale, shift, channels, height, width, SKIP, RELU, STEP
     )
@@ -232,6 +240,7 @@ class NormRelu(torch.autograd.Function):
         return y, thin
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, dy: Tensor | None, dthin: Tensor | None) -> tuple[Tensor | None, ...]:  # noqa: D102
         x, y, weight, bias, mean, rstd = ctx.saved_tensors
         plan: _Plan = ctx.plan
