@@ -8,8 +8,7 @@ cannot show is the order of streams: everything here happens at once.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -32,7 +31,6 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, stand_in in {
         "Stream": Stream,
         "CUDAGraph": Graph,
-        "graph": capture,
         "stream": nullcontext,
         "current_stream": Stream,
         "graph_pool_handle": object,
@@ -94,6 +92,19 @@ class Graph:
         self.memory: list[Tensor] = []  # taken and not filled: the graph's own, as long as it lives
         self.left: list[torch.UntypedStorage] = []  # what was in it when the graph was done
 
+    def capture_begin(self, *, pool: object) -> None:
+        """Record what happens from here on."""
+        self.recorder = Recorder.active = Recorder(self)
+        self.recorder.__enter__()
+
+    def capture_end(self) -> None:
+        """Stop recording, and undo what was done to memory from outside."""
+        self.recorder.__exit__(None, None, None)
+        Recorder.active = None
+        for storage, before in self.recorder.touched.values():
+            storage.copy_(before)
+        self.leave()
+
     def leave(self) -> None:
         """Look at the graph's own memory once more."""
         self.left = [t.untyped_storage().clone() for t in self.memory]
@@ -111,20 +122,6 @@ class Graph:
                 if ours.data_ptr() != new.data_ptr():
                     ours.copy_(new)
         self.leave()
-
-
-@contextmanager
-def capture(graph: Graph, *, pool: object = None, stream: object = None) -> Iterator[None]:
-    """Record what happens inside, then undo what it did to memory from outside."""
-    recorder = Recorder.active = Recorder(graph)
-    try:
-        with recorder:
-            yield
-    finally:
-        Recorder.active = None
-    for storage, before in recorder.touched.values():
-        storage.copy_(before)
-    graph.leave()
 
 
 class Recorder(TorchDispatchMode):

@@ -45,7 +45,20 @@ def test_no_samples_give_no_step() -> None:
 
 
 def test_steps_are_launched_in_turn() -> None:
-    assert interleave([[4, 4, 1], [4], []]) == [(0, 0), (1, 0), (0, 1), (0, 2)]
+    assert interleave([[4, 4, 1], [4], []]) == [(0, 0), (0, 1), (1, 0), (0, 2)]
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=6))
+def test_visits_of_all_lengths_end_together(lengths: list[int]) -> None:
+    launched = interleave([[1] * length for length in lengths])
+    assert sorted(launched) == [(r, s) for r, length in enumerate(lengths) for s in range(length)]
+    done = [0] * len(lengths)
+    for replica, step in launched:
+        assert step == done[replica]
+        done[replica] += 1
+        share = done[replica] / lengths[replica]
+        for other, length in enumerate(lengths):
+            assert not length or abs(done[other] / length - share) <= 0.5 / length + 0.5 / lengths[replica] + 1e-9
 
 
 @pytest.mark.parametrize("plans", [[], [[]], [[], []]])

@@ -9,12 +9,23 @@ from typing import Any
 
 import torch
 
+WARM_UPS = 2  # runs in which libraries choose their kernels and allocate their workspaces
+STEPS_TO_CAPTURE = WARM_UPS + 1  # batches that capturing a step walks over
+
 
 def captured(work: Callable[[], None], pool: Any, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
-    """Return what ``work`` launches as a graph; nothing of it has run then."""
+    """Return what ``work`` launches as a graph; nothing of it has run then.
+
+    ``torch.cuda.graph`` would also give all cached memory back before each capture, only to ask for it again.
+    """
     graph = torch.cuda.CUDAGraph()
-    with _without_gc(), torch.cuda.graph(graph, pool=pool, stream=stream):
-        work()
+    torch.cuda.synchronize()
+    with _without_gc(), torch.cuda.stream(stream):
+        graph.capture_begin(pool=pool)
+        try:
+            work()
+        finally:
+            graph.capture_end()
     return graph
 
 

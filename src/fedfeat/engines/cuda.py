@@ -24,6 +24,7 @@ from fedfeat.config import Config
 from fedfeat.data.augment import EpochDraws
 from fedfeat.data.dataset import Dataset
 from fedfeat.engines.arithmetic import arithmetic
+from fedfeat.engines.capture import STEPS_TO_CAPTURE
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.engines.peak import flops_per_image, matrix_peak
 from fedfeat.engines.plan import interleave, longest_first, plan_replicas, stream_priority
@@ -160,6 +161,7 @@ class CudaEngine(InProcessEngine):
                 visit = self._visit(replica, client_id, requests[client_id])
                 visit.prepare()
                 replica.graph(self.config.train.batch, visit.kind)
+                torch.cuda.empty_cache()  # what ran before the capture took memory that no other stream can use
             except torch.cuda.OutOfMemoryError:
                 if not self.replicas:
                     raise FedfeatError(_too_small(self.config.train.batch)) from None
@@ -182,7 +184,7 @@ class CudaEngine(InProcessEngine):
             if network.head.num_classes < self.scenario.seen_classes(task):
                 network.head.grow(self.scenario.seen_classes(task), task)
         train = self.config.train
-        capacity = max(self._largest_local_set() * train.local_epochs, train.batch)
+        capacity = max(self._largest_local_set() * train.local_epochs, STEPS_TO_CAPTURE * train.batch)
         least, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]
         return Replica(self, network, capacity, stream_priority(number, least, max(greatest, MOST_URGENT)))
 

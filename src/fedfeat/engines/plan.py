@@ -38,6 +38,6 @@ def batch_sizes(samples: int, batch: int, epochs: int) -> list[int]:
 
 
 def interleave(plans: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Return (replica, step) in the order of launching: one step of each in turn, so that streams fill together."""
-    longest = max((len(p) for p in plans), default=0)
-    return [(replica, step) for step in range(longest) for replica, plan in enumerate(plans) if step < len(plan)]
+    """Return (replica, step) in the order of launching: each plan evenly over the whole, so that all end together."""
+    steps = ((replica, step) for replica, plan in enumerate(plans) for step in range(len(plan)))
+    return sorted(steps, key=lambda launch: ((launch[1] + 0.5) / len(plans[launch[0]]), launch))

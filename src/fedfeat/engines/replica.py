@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.engines.arithmetic import Forward, Transform, backbone_of
-from fedfeat.engines.capture import captured
+from fedfeat.engines.capture import WARM_UPS, captured
 from fedfeat.engines.frozen import FrozenNetworks
 from fedfeat.engines.parts import Kind, Parts
 from fedfeat.methods.method import Seen, Step
@@ -212,8 +212,8 @@ class Replica:
     def _capture(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            for _ in range(2):
-                work()  # libraries choose their kernels and allocate their workspaces before capture
+            for _ in range(WARM_UPS):
+                work()
         self.stream.synchronize()
         graph = captured(work, self.pool, self.stream)
         if self.sgd is not None:
