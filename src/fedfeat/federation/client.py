@@ -100,17 +100,18 @@ class Client:
         ``augment`` names a purpose to draw training augmentations for; without it images are taken as they are.
         """
         self.network.eval()
+        size = self.config.train.batch
+        if augment is None and self.encode is not None and len(indices):
+            yield from torch.split(self.encode(indices), size)
+            return
         draws = None
         if augment is not None:
             rng = draw_at(self.config.seed, augment, self.task, self.round, self.id)
             draws = draw_epoch(rng, len(indices), self.images.augmentation)
-        size = self.config.train.batch
         for start in range(0, len(indices), size):
             visited = slice(start, start + size)
             batch = indices[visited]
             if draws is not None:
                 yield self.network.features(self.images.augmented(batch, draws, visited))
-            elif self.encode is not None:
-                yield self.encode(batch)
             else:
                 yield self.network.features(self.images.plain(batch))

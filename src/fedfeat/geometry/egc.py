@@ -80,28 +80,33 @@ def egc_correct(
     c = etf_cosine(num_prototypes or z.shape[1])
     tail, head = z[:, :num_old], z[:, num_old:]
     # W_G^T P_G x is z_G itself; W_other^T P_G x is the same number for every class of the other group.
-    head_seen_from_tail = c * _dual(head, c).sum(dim=1, keepdim=True)
-    new_tail = tail - gate * head_seen_from_tail
-    new_head = head - gate * head
+    move_tail, move_head = -_seen_from_outside(head, c), -head
     if tail_boost:
-        new_tail = new_tail + gate * tail
-        new_head = new_head + gate * c * _dual(tail, c).sum(dim=1, keepdim=True)
-    return torch.cat([new_tail, new_head], dim=1)
+        move_tail, move_head = move_tail + tail, move_head + _seen_from_outside(tail, c)
+    return torch.cat([torch.addcmul(tail, gate, move_tail), torch.addcmul(head, gate, move_head)], dim=1)
 
 
-def _dual(group: Tensor, c: float) -> Tensor:
-    """Solve ``G a = z`` for the Gram matrix ``G = (1 - c) I + c 11^T`` of a group (Sherman-Morrison)."""
-    rest = 1 + (group.shape[1] - 1) * c
-    if abs(rest) < 1e-12:  # the whole frame: its logits sum to zero, and the pseudo-inverse is a plain factor
-        return group / (1 - c)
-    return (group - c / rest * group.sum(dim=1, keepdim=True)) / (1 - c)
+def _rest(size: int, c: float) -> float:
+    """Return the eigenvalue of a group's Gram matrix ``(1 - c) I + c 11^T`` along ``1``.
+
+    It is zero for a whole frame, whose logits sum to zero; any number serves there, and ``1 - c`` is the other one.
+    """
+    rest = 1 + (size - 1) * c
+    return rest if abs(rest) >= 1e-12 else 1 - c
+
+
+def _seen_from_outside(group: Tensor, c: float) -> Tensor:
+    """Return ``w^T P_G x`` for every prototype ``w`` outside the group, [B, 1]: ``c 1^T G^-1 z``."""
+    return group.sum(dim=1, keepdim=True) * (c / _rest(group.shape[1], c))
 
 
 def _energy(group: Tensor, c: float, subspace: Subspace) -> Tensor:
+    """Return ``z^T G^-1 z``; the inverse of the Gram matrix is known (Sherman-Morrison)."""
     if subspace == "centered":
         centred = group - group.mean(dim=1, keepdim=True)
-        return (centred * centred).sum(dim=1) / (1 - c)
-    return (group * _dual(group, c)).sum(dim=1)
+        return centred.square().sum(dim=1) / (1 - c)
+    total = group.sum(dim=1)
+    return torch.addcmul(group.square().sum(dim=1), total, total, value=-c / _rest(group.shape[1], c)) / (1 - c)
 
 
 def group_rank(size: int, rank_norm: RankNorm) -> int:

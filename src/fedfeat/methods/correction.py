@@ -92,13 +92,12 @@ class EnergyPrior:
     def _post_pass(self, client: Client) -> tuple[float, float, int]:
         exemplars = client.trained_exemplars
         train_transform = self.settings.prior_transform == "train"
-        means, sizes = [], []
-        for features in client.features(exemplars, augment="prior" if train_transform else None):
-            energies = self._energies(client.network, features, client.num_old)
-            means.append(torch.stack([energies.head.mean(), energies.tail.mean()]))
-            sizes.append(len(features))
-        if not means:
+        batches = list(client.features(exemplars, augment="prior" if train_transform else None))
+        if not batches:
             return 0.0, 0.0, 0
+        sizes = [len(batch) for batch in batches]
+        energies = torch.stack(self._energies(client.network, torch.cat(batches), client.num_old))
+        means = [part.mean(dim=1) for part in torch.split(energies, sizes, dim=1)]
         heads, tails = torch.stack(means, dim=1).tolist()  # one look at the device, not one per batch
         return self._average(heads, sizes), self._average(tails, sizes), len(exemplars)
 
