@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -9,3 +11,4 @@ class Settings(BaseModel):
     """A frozen group of settings; each field carries its meaning in ``description``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    undecisive: ClassVar[frozenset[str]] = frozenset()  # keys on which a result does not depend

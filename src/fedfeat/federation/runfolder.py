@@ -19,6 +19,7 @@ from fedfeat.config import Config, differing_keys
 from fedfeat.errors import CheckpointError, FedfeatError
 from fedfeat.federation.checkpoint import CheckpointFolder
 from fedfeat.files import disk_errors, write_atomically, write_json
+from fedfeat.methods import settings_tables
 
 
 class RunFolder:
@@ -96,6 +97,9 @@ def result_keys(config: Config) -> dict[str, Any]:
     table.pop("mirror", None)
     table.pop("federation", None)
     table["data"] = {k: v for k, v in table["data"].items() if k != "path"}
+    for name, settings in settings_tables().items():
+        for key in settings.undecisive & table.get(name, {}).keys():
+            del table[name][key]
     # Through JSON, so that a table read back from a checkpoint compares equal.
     canonical: dict[str, Any] = json.loads(json.dumps(table))
     return canonical

@@ -41,7 +41,8 @@ class LeverageSettings(Settings):
         None,
         description="draw with replacement; default is yes in mode repo only, since duplicates waste memory",
     )
-    mask_block: int = Field(1024, ge=1, description="rows that are rotated together")
+    mask_block: int = Field(256, ge=1, description="rows that are rotated together")
+    undecisive = frozenset({"mask_block"})  # a mask cancels in the scores
 
     @model_validator(mode="after")
     def _classes_are_filled_once(self) -> LeverageSettings:

@@ -27,7 +27,7 @@ class RowMask:
     of cubic and quadratic.
     """
 
-    def __init__(self, rows: int, rng: np.random.Generator, *, block: int = 1024, device: torch.device = CPU) -> None:
+    def __init__(self, rows: int, rng: np.random.Generator, *, block: int = 256, device: torch.device = CPU) -> None:
         self.order = torch.from_numpy(rng.permutation(rows)).to(device)
         edges = [*range(0, rows, block), rows]
         self.blocks = [(a, b, random_orthogonal(b - a, rng, device)) for a, b in itertools.pairwise(edges) if b > a]
