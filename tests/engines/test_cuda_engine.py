@@ -121,6 +121,13 @@ def test_full_precision_agrees_with_the_engine_in_process(tmp_path: Path, method
     raise AssertionError(f"weights differ by {found}")
 
 
+def test_batches_may_be_larger_than_what_any_client_holds(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"train": {"batch": 64, "rounds": 1, "local_epochs": 1}, "scenario": {"tasks": 2}}
+    ours, _ = run(tmp_path / "a", "finetune", {"name": "cuda", "kernels": "torch"}, **changes)
+    theirs, _ = run(tmp_path / "b", "finetune", {"name": "inprocess"}, **changes)
+    assert difference(ours, theirs) < TOLERANCE
+
+
 @pytest.mark.parametrize("method", ["fedcbdr+feat", "replay+fedprox"])
 def test_kernels_of_our_own_agree_with_pytorchs(tmp_path: Path, method: str) -> None:
     pytest.importorskip("triton")
@@ -221,10 +228,14 @@ def test_the_benchmark_compares_with_the_engine_in_process(monkeypatch: pytest.M
     if not CARD:  # in Triton's interpreter, ResNet-18 would take minutes
         look_for_triton(monkeypatch, None)
     data = larger(toy_dataset(Augmentation(1, True, 0.2)))
-    bench = GpuBench(replace(data, train_images=data.train_images[:60], train_labels=data.train_labels[:60]), batch=8)
+    bench = GpuBench(replace(data, train_images=data.train_images[:30], train_labels=data.train_labels[:30]), batch=8)
     bench.agree(rounds=1)
-    assert bench.agreement["distance of the weights"] < TOLERANCE
-    assert bench.agreement["share of equal predictions"] == 1
+    ours, control = (bench.agreement[f"{name}, lr 1e-05"] for name in ("cuda", "in process, moved by 1e-7"))
+    assert ours["distance"] < TOLERANCE
+    assert ours["same_predictions"] >= 0.995
+    assert 0 < control["distance"] < 1e-4
+    large = [bench.agreement[f"{name}, lr 0.04"]["distance"] for name in ("cuda", "in process, moved by 1e-7")]
+    assert large[0] <= 3 * large[1]  # no further than one rounding takes the engine in process
 
 
 @pytest.mark.parametrize("method", all_methods())

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedfeat.bench.bare import BareLoop
 from fedfeat.config import Config, make_config
@@ -27,11 +28,13 @@ from fedfeat.federation.payload import Payload
 from fedfeat.federation.runfolder import RunFolder, environment
 from fedfeat.federation.server import Progress
 from fedfeat.files import write_json
+from fedfeat.models import Outputs
 
 FEAT_PARTS = ("replay", "replay+etf", "replay+etf+gsa", "replay+feat")
 KERNELS = {"torch": (1, 2, 5, 10), "compiled": (1, 5), "triton": (1, 2, 5, 10)}  # and with how many clients
 IMAGES_PER_ROUND = 25_600
-IMAGES_TO_AGREE = 5_000
+IMAGES_TO_AGREE = 2_560
+SMALL_STEPS = 1e-5  # a learning rate at which roundings are not multiplied
 Say = Callable[[str], None]
 
 
@@ -72,7 +75,7 @@ class GpuBench:
         )
         self.rows: list[Row] = []
         self.costs: dict[str, float] = {}
-        self.agreement: dict[str, float] = {}
+        self.agreement: dict[str, dict[str, float]] = {}
 
     def run(self, *, rounds: int = 4, whole_rounds: int = 20) -> dict[str, Any]:
         """Measure everything and return it with hardware and versions."""
@@ -114,7 +117,9 @@ class GpuBench:
         warm_up = sum(r[0] - statistics.median(r[1:]) for r in rounds_seconds)
         epochs = experiment.config.train.local_epochs
         trained = sum(e["samples"] * epochs for e in events if e["event"] == "round")
-        self._note(Row("whole run of FEAT_F, 5 skewed clients", trained / (seconds - warm_up), warm_up))
+        between = seconds - sum(sum(task) for task in rounds_seconds)
+        note = f"{between:.2f} s outside of {2 * rounds} rounds"
+        self._note(Row("whole run of FEAT_F, 5 skewed clients", trained / (seconds - warm_up), warm_up, note))
         steady = max(r.images_per_second for r in self.rows if r.name.startswith("cuda, 5 clients"))
         self.costs["whole run over steady state"] = self.rows[-1].images_per_second / steady
 
@@ -133,20 +138,37 @@ class GpuBench:
         self.costs["EGC: share of an evaluation"] = _cost_of_egc(experiment.engine)
 
     def agree(self, rounds: int = 3) -> None:
-        """Train the same task in full precision in process and on this engine, and compare where they end."""
+        """Train the same task in full precision in process and on this engine, and compare where they end.
+
+        A ReLU that is undecided by one rounding changes the gradient by far more than that, and large steps multiply
+        it. So beside it stands how far the engine in process ends from itself when its first weights move by 1e-7.
+        """
+        for rate in (SMALL_STEPS, self.config("replay+feat", {}).train.lr):
+            reference, expected = self._end({"name": "inprocess"}, rate, rounds)
+            for name, engine, moved in (
+                ("cuda", {"name": "cuda"}, 0.0),
+                ("in process, moved by 1e-7", {"name": "inprocess"}, 1e-7),
+            ):
+                weights, found = self._end(engine, rate, rounds, moved)
+                self.agreement[f"{name}, lr {rate:g}"] = {
+                    "distance": float((weights - reference).norm() / reference.norm()),
+                    "same_predictions": float((found == expected).float().mean()),
+                }
+                self._keep()
+
+    def _end(self, engine: dict[str, Any], lr: float, rounds: int, moved: float = 0.0) -> tuple[Tensor, Tensor]:
+        """Train one task in full precision; return the weights it ends with and what they predict."""
         few = slice(None, IMAGES_TO_AGREE)
         part = replace(self.part, train_images=self.part.train_images[few], train_labels=self.part.train_labels[few])
-        ends = []
-        for name in ("inprocess", "cuda"):
-            table = self.config("replay+feat", {"name": name, "precision": "fp32"}, clients=5).to_table()
-            table["scenario"] |= {"partition": "dirichlet", "beta": 0.5}
-            experiment = Experiment(make_config({**table, "train": {**table["train"], "rounds": rounds}}), part)
-            progress = Progress()
-            _run(experiment, progress)
-            ends.append((progress.weights.clone(), _predictions(experiment.engine, progress.weights)))
-        (reference, expected), (ours, found) = ends
-        self.agreement["distance of the weights"] = float((ours - reference).norm() / reference.norm())
-        self.agreement["share of equal predictions"] = float((found == expected).float().mean())
+        table = self.config("replay+feat", {**engine, "precision": "fp32"}, clients=5).to_table()
+        table["scenario"] |= {"partition": "dirichlet", "beta": 0.5}
+        table["train"] |= {"rounds": rounds, "lr": lr, "lr_min": min(lr, table["train"]["lr_min"])}
+        experiment, progress = Experiment(make_config(table), part), Progress()
+        weights = experiment.engine.model.weights
+        noise = torch.randn(weights.shape, generator=torch.Generator().manual_seed(0)).to(weights.device)
+        weights.mul_(1 + moved * noise)
+        _run(experiment, progress)
+        return progress.weights.clone(), _predictions(experiment.engine, progress.weights)
 
     def config(self, method: str, engine: dict[str, Any], **scenario: Any) -> Config:
         """Return one task over all images, dealt evenly."""
@@ -188,7 +210,7 @@ class GpuBench:
     def _note(self, row: Row) -> None:
         self.rows.append(row)
         self._keep()
-        self.say(f"{row.name}: {row.images_per_second:,.0f} images/s")
+        self.say(f"{row.name}: {row.images_per_second:,.0f} images/s" + (f" ({row.note})" if row.note else ""))
         torch.cuda.empty_cache()
 
 
@@ -201,12 +223,15 @@ def table(record: dict[str, Any]) -> str:
         for row in record["rows"]
     ]
     lines += [f"{name:56s} {value:7.1%}" for name, value in record["costs"].items()]
-    lines += [f"fp32 beside the engine in process: {n:29s} {v:.3g}" for n, v in record["agreement"].items()]
+    lines += [
+        f"fp32, {name:34s} {end['distance']:7.1e} from in process, {end['same_predictions']:.1%} predicted alike"
+        for name, end in record["agreement"].items()
+    ]
     env = record["environment"]
     return "\n".join([*lines, f"{env['gpu']}, torch {env['torch']}, {record['precision']}, batch {record['batch']}"])
 
 
-def _one_round(engine: InProcessEngine, weights: torch.Tensor, number: int, clients: int) -> float:
+def _one_round(engine: InProcessEngine, weights: Tensor, number: int, clients: int) -> float:
     engine.round = number
     requests: dict[int, Payload] = {k: {"weights": weights} for k in range(clients)}
     torch.cuda.synchronize()
@@ -227,7 +252,7 @@ def _run(experiment: Experiment, progress: Progress | None = None) -> tuple[list
 
 
 @torch.no_grad()
-def _predictions(engine: InProcessEngine, weights: torch.Tensor) -> torch.Tensor:
+def _predictions(engine: InProcessEngine, weights: Tensor) -> Tensor:
     """Return the classes that a model sees in the test images."""
     engine.model.load(weights)
     engine.network.eval()
@@ -235,17 +260,25 @@ def _predictions(engine: InProcessEngine, weights: torch.Tensor) -> torch.Tensor
     return torch.cat([engine.network(engine.test_images.plain(part)).logits.argmax(dim=1) for part in parts])
 
 
-def _cost_of_egc(engine: InProcessEngine, repeats: int = 9) -> float:
-    """Return the extra time of evaluating with the correction, over evaluating without it."""
-    plain = replace(engine.method, predict=None, variants={})
+@torch.no_grad()
+def _cost_of_egc(engine: InProcessEngine, repeats: int = 15) -> float:
+    """Return the time of correcting all test images over that of evaluating them without the correction."""
+    plain, correct = replace(engine.method, predict=None, variants={}), engine.method.predict
+    assert correct is not None, "there is no correction to measure"
     known = Progress(numbers={"prior_head": 0.01, "prior_tail": 0.02}).known
-    seconds: dict[bool, list[float]] = {True: [], False: []}
-    for number in range(2 * repeats + 2):
-        corrected = bool(number % 2)
+    features = torch.randn(len(engine.test_images), engine.network.head.dim, device=engine.device)
+    outputs = Outputs(features, engine.network.head(features))
+    correction = _typical(lambda: correct(engine.network, outputs, engine.seen, known), repeats)
+    return correction / _typical(lambda: count(engine.network, engine.test_images, engine.seen, plain, known), repeats)
+
+
+def _typical(work: Callable[[], object], repeats: int) -> float:
+    """Return the median seconds of some work on the card, after one time that does not count."""
+    seconds = []
+    for _ in range(1 + repeats):
         torch.cuda.synchronize()
         started = time.perf_counter()
-        count(engine.network, engine.test_images, engine.seen, engine.method if corrected else plain, known)
+        work()
         torch.cuda.synchronize()
-        if number >= 2:
-            seconds[corrected].append(time.perf_counter() - started)
-    return statistics.median(seconds[True]) / statistics.median(seconds[False]) - 1
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds[1:])
