@@ -151,15 +151,16 @@ def test_a_record_this_version_does_not_understand_is_left_out_and_named(make_re
 def test_the_effect_of_a_choice_is_that_of_two_runs_that_differ_in_it_alone(make_record: MakeRecord) -> None:
     usual = make_record("fedcbdr+feat", 70.0, plain=60.0)
     varied = make_record("fedcbdr+feat", 66.0, plain=57.0, overrides=("train.momentum=0",))
-    both = make_record("fedcbdr+feat", 60.0, overrides=("train.momentum=0", "feat.logits=raw"))
+    raw = ("train.momentum=0", "feat.logits=raw")
+    both = make_record("fedcbdr+feat", 60.0, overrides=raw)
     alone = make_record("fedcbdr", 50.0, overrides=("train.momentum=0",))
     elsewhere = make_record("fedcbdr+feat", 65.0, overrides=("train.schedule=constant",), images="others")
-    records = [usual, varied, both, alone, elsewhere]
-    found = find_variations(records, Shelf(records))
-    assert [dict(v.changes) for v in found] == [
-        {"train.momentum": 0.0},
-        {"feat.logits": "raw", "train.momentum": 0.0},
+    found = find_variations([usual, varied, both, alone, elsewhere])
+    assert [(dict(v.changes), dict(v.given)) for v in found] == [
+        ({"train.momentum": 0.0}, {}),
+        ({"feat.logits": "raw"}, {"train.momentum": 0.0}),
     ]
+    assert found[1].effect("corrected") == -6.0
     momentum = next(c for c in read_choices() if c.title == "Momentum")
     assert answers(momentum, found) == found[:1]
     assert found[0].effect("corrected") == -4.0

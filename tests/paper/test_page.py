@@ -69,8 +69,11 @@ def test_effects_of_choices_are_on_the_page(make_record: MakeRecord) -> None:
             overrides=("train.momentum=0",),
         ),
         make_record("fedcbdr+feat+calibrate", 50.0, overrides=("train.momentum=0", "train.aggregation=samples")),
+        make_record("fedcbdr+feat+calibrate", 40.0, overrides=("train.schedule=constant", "data.augment=none")),
     ]
     page = render_page(records)
     where = "cifar10-5-beta0.5-k5, `fedcbdr+feat+calibrate`, seed 2023"
     assert f"| `train.momentum = 0.0` | {where} | -5.00 | -3.50 | -1.00 |" in page
+    assert f"| `train.aggregation = samples` | {where}, both with `train.momentum = 0.0` |" in page
     assert "Runs that changed several of these" in page
+    assert f"| `data.augment = none`, `train.schedule = constant` | {where} |" in page

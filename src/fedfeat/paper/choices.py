@@ -11,7 +11,7 @@ from typing import Any
 from fedfeat.config import Config, differing_keys, make_config
 from fedfeat.federation.runfolder import result_keys
 from fedfeat.paper.cells import BUDGETS, Cell, experiment
-from fedfeat.paper.ours import NOT_A_SETTING, Shelf
+from fedfeat.paper.ours import NOT_A_SETTING
 from fedfeat.paper.records import Record
 from fedfeat.paper.sources import Prediction, after_tasks
 
@@ -33,10 +33,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class Variation:
-    """A run that differs from the usual one of its cell, method and seed in some settings."""
+    """A run that differs in some settings from another of the same cell, method, seed and images."""
 
     cell: Cell
-    changes: Mapping[str, Any]  # dotted key -> value in this run
+    changes: Mapping[str, Any]  # dotted key -> value in this run, where the other has another one
+    given: Mapping[str, Any]  # what both have, unlike the usual run of the cell
     usual: Record
     varied: Record
 
@@ -54,16 +55,28 @@ def read_choices() -> list[Choice]:
     ]
 
 
-def find_variations(records: Iterable[Record], shelf: Shelf) -> list[Variation]:
-    """Return the runs that can be compared with a usual one, on the same images."""
+def find_variations(records: Iterable[Record]) -> list[Variation]:
+    """Return the runs that can be compared with another: the one that shares most of what is not as usual."""
+    known = [(kept, cell, changes_in(kept, cell)) for kept in records if (cell := cell_of(kept)) is not None]
     found = []
-    for varied in records:
-        cell = cell_of(varied)
-        changes = {} if cell is None else changes_in(varied, cell)
-        usual = shelf.runs(cell, varied.method).get(varied.seed) if cell is not None else None
-        if cell is not None and changes and usual is not None and usual.images == varied.images:
-            found.append(Variation(cell, changes, usual, varied))
+    for varied, cell, changes in known:
+        others = [
+            (kept, given)
+            for kept, where, given in known
+            if where == cell and _alike(kept, varied) and len(given) < len(changes) and _within(given, changes)
+        ]
+        if others:
+            usual, given = max(others, key=lambda other: len(other[1]))
+            found.append(Variation(cell, {k: v for k, v in changes.items() if k not in given}, given, usual, varied))
     return found
+
+
+def _alike(a: Record, b: Record) -> bool:
+    return (a.method, a.seed, a.images) == (b.method, b.seed, b.images)
+
+
+def _within(part: Mapping[str, Any], whole: Mapping[str, Any]) -> bool:
+    return all(key in whole and whole[key] == value for key, value in part.items())
 
 
 def cell_of(kept: Record) -> Cell | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 import tomllib
 from collections.abc import Iterable, Sequence
@@ -49,7 +50,7 @@ def render_page(records: Sequence[Record], small: MeasuredChoices | None = None)
     """Return the page as Markdown; ``small`` are effects of choices on the built-in digits."""
     shelf = Shelf(records)
     parts = [HEAD, *(_table_section(table, shelf) for table in TABLES.values())]
-    parts += [choices_section(records, shelf, small), _runs_section(records)]
+    parts += [choices_section(records, small), _runs_section(records)]
     return "\n".join(parts)
 
 
@@ -157,4 +158,6 @@ def _runs_section(records: Sequence[Record]) -> str:
 
 
 def _wrapped(text: str) -> str:
-    return textwrap.fill(" ".join(text.split()), 118, break_on_hyphens=False, break_long_words=False)
+    """Return text with lines of one width; blank lines part paragraphs."""
+    fold = functools.partial(textwrap.fill, width=118, break_on_hyphens=False, break_long_words=False)
+    return "\n\n".join(fold(" ".join(paragraph.split())) for paragraph in text.strip().split("\n\n"))

@@ -7,7 +7,6 @@ from typing import Any
 
 from fedfeat.paper.choices import Choice, Variation, answers, find_variations, read_choices
 from fedfeat.paper.choices_record import MeasuredChoices
-from fedfeat.paper.ours import Shelf
 from fedfeat.paper.page_choices_small import small_section
 from fedfeat.paper.records import Record
 from fedfeat.paper.sources import CALIBRATE, Prediction
@@ -28,9 +27,9 @@ HEAD = (
 )
 
 
-def choices_section(records: Sequence[Record], shelf: Shelf, small: MeasuredChoices | None = None) -> str:
+def choices_section(records: Sequence[Record], small: MeasuredChoices | None = None) -> str:
     """Return the table of choices with measured effects, runs that changed something else, and effects in small."""
-    variations = find_variations(records, shelf)
+    variations = find_variations(records)
     choices = read_choices()
     text = INTRO + "\n" + HEAD + "".join(_rows(choice, answers(choice, variations)) for choice in choices)
     told = [v for choice in choices for v in answers(choice, variations)]
@@ -51,6 +50,7 @@ def _rows(choice: Choice, found: Sequence[Variation]) -> str:
 def _row(title: str, paper: str, ours: str, variation: Variation) -> str:
     changes = changes_text(variation.changes)
     where = f"{variation.cell.name}, `{variation.varied.method}`, seed {variation.varied.seed}"
+    where += f", both with {changes_text(variation.given)}" if variation.given else ""
     effects = _effects(variation)
     return "| " + " | ".join((title, paper, ours, changes, where, *effects)) + " |\n"
 
