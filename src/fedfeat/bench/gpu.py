@@ -224,7 +224,7 @@ def table(record: dict[str, Any]) -> str:
     ]
     lines += [f"{name:56s} {value:7.1%}" for name, value in record["costs"].items()]
     lines += [
-        f"fp32, {name:34s} {end['distance']:7.1e} from in process, {end['same_predictions']:.1%} predicted alike"
+        f"fp32, {name:34s} {end['distance']:7.1e} from in process, {end['same_predictions']:.2%} predicted alike"
         for name, end in record["agreement"].items()
     ]
     env = record["environment"]
