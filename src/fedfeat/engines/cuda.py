@@ -85,7 +85,8 @@ class CudaEngine(InProcessEngine):
         client = super().client(client_id)
         if not self.replicas:
             return client
-        return replace(client, model=self.replicas[0].model, encode=self.replicas[0].encode)
+        first = self.replicas[0]
+        return replace(client, model=first.model, encode=first.encode, repeat=first.repeat)
 
     def account(self) -> dict[str, Any]:
         """Return how the last round was run: clients at once, memory planned for each, share of the card's peak."""

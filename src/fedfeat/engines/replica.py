@@ -14,7 +14,6 @@ from fedfeat.engines.frozen import FrozenNetworks
 from fedfeat.engines.parts import Kind, Parts
 from fedfeat.methods.method import Seen, Step
 from fedfeat.models import FlatModel, Network
-from fedfeat.models.network import lies_like
 
 if TYPE_CHECKING:
     from fedfeat.engines.cuda import CudaEngine
@@ -114,21 +113,6 @@ class Replica:
         found = zip(names, self.leaves, strict=True)
         return {name.removeprefix("backbone."): leaf for name, leaf in found if name.startswith("backbone.")}
 
-    def _gather(self, gradients: Sequence[Tensor | None]) -> None:
-        """Put gradients into the flat vector, in as few kernels as their memory layouts allow."""
-        together: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
-        for view, gradient in zip(self.model.views(self.model.gradient), gradients, strict=True):
-            if gradient is None:  # the loss does not touch this parameter
-                view.zero_()
-            elif not lies_like(gradient, view):
-                view.copy_(gradient)
-            else:
-                views, found = together.setdefault(gradient.dtype, ([], []))
-                views.append(view)
-                found.append(gradient.as_strided(view.shape, view.stride()))
-        for views, found in together.values():
-            torch._foreach_copy_(views, found)
-
     def _descend(self, gradients: Sequence[Tensor | None], parts: Parts) -> list[Tensor]:
         """Take one step of SGD and return what each penalty added to the loss."""
         settings, clip = self.config.train, self.engine.method.grad_clip
@@ -137,7 +121,7 @@ class Replica:
             rates = {"momentum": settings.momentum, "decay": settings.weight_decay}
             self.sgd(gradients, weights, self.velocity, self.half, self.lr, **rates)
             return []
-        self._gather(gradients)
+        self.model.gather(gradients)
         pulls = [push(weights, gradient).view(1) for _, push in parts.pushes]
         if clip is not None:
             gradient.mul_((clip / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0))
@@ -208,6 +192,14 @@ class Replica:
             graph.replay()
             parts.append(features[: len(part)].clone())
         return torch.cat(parts)
+
+    def repeat(self, work: Callable[[], None], touched: Sequence[Tensor]) -> Callable[[], None]:
+        """Return work on fixed tensors as a replay; what capturing does to those it touches is undone."""
+        saved = [t.clone() for t in touched]
+        graph = self._capture(work)
+        for tensor, value in zip(touched, saved, strict=True):
+            tensor.copy_(value)
+        return graph.replay
 
     def _capture(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
         self.stream.wait_stream(torch.cuda.current_stream())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from fedfeat.config import Config
 
 EXEMPLARS = "exemplars"
+Repeat = Callable[[Callable[[], None], Sequence[Tensor]], Callable[[], None]]
+
+
+def _as_it_is(work: Callable[[], None], touched: Sequence[Tensor]) -> Callable[[], None]:
+    """Return the work; an engine that tries it out first puts back the tensors it touches."""
+    return work
 
 
 @dataclass
@@ -43,6 +49,7 @@ class Client:
     encode: Callable[[Tensor], Tensor] | None  # a faster way from sample indices to features, if the engine has one
     frozen: Callable[[str, Tensor, int], Network]  # (name, vector, task it belongs to) -> network in evaluation mode
     batch: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # indices of the step at work
+    repeat: Repeat = _as_it_is  # makes work on fixed tensors cheaper to repeat, if the engine knows how
     secret: int | None = None  # a number that nobody else knows; none in a simulation, where draws can be repeated
 
     @property

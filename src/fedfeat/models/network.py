@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -123,6 +123,21 @@ class FlatModel:
     def views(self, vector: Tensor) -> list[Tensor]:
         """Return a vector of the trainable part's size as one tensor per parameter, sharing its memory."""
         return list(self._views(vector, self.num_entries))
+
+    def gather(self, gradients: Sequence[Tensor | None]) -> None:
+        """Put one gradient per parameter into ``gradient``, in as few kernels as their memory layouts allow."""
+        together: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+        for view, gradient in zip(self.views(self.gradient), gradients, strict=True):
+            if gradient is None:  # the loss does not touch this parameter
+                view.zero_()
+            elif not lies_like(gradient, view):
+                view.copy_(gradient)
+            else:
+                views, found = together.setdefault(gradient.dtype, ([], []))
+                views.append(view)
+                found.append(gradient.as_strided(view.shape, view.stride()))
+        for views, found in together.values():
+            torch._foreach_copy_(views, found)
 
     def named_values(self) -> dict[str, Tensor]:
         """Return every entry by name, as views."""

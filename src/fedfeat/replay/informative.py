@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -72,32 +74,55 @@ class InformativeChoice:
 
     def score(self, client: Client, candidates: Tensor, global_weights: Tensor) -> Tensor:
         """Return the accumulated gradient norms ``sum_p G_p(x) / p`` of each candidate."""
-        model, network = client.model, client.network
+        model, size = client.model, client.config.train.batch
         model.load(global_weights)
-        buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
-        anchor = global_weights[: model.num_trainable].to(model.vector)
-        pull = (1 - self.settings.personal) / (2 * self.settings.personal)
-        scores = torch.zeros(len(candidates), dtype=torch.float64, device=candidates.device)
-        size = client.config.train.batch
+        path = _Path(self.settings, client, candidates, global_weights)
+        positions = torch.arange(len(candidates), device=candidates.device)
+        full = len(candidates) // size * size
+        chosen = positions[:full][:size].clone()
+        step: Callable[[], None] = functools.partial(path.step, chosen)
+        if full and self.settings.norms == "last_layer":
+            step = client.repeat(step, (model.vector, path.scores))
         for number in range(1, self.settings.passes + 1):
-            for start in range(0, len(candidates), size):
-                batch = candidates[start : start + size]
-                x, y = client.images.plain(batch), client.labels(batch)
-                # Statistics of a single sample would be its own: take the running ones then.
-                network.train(len(batch) > 1)
-                outputs = network(x)
-                F.cross_entropy(outputs.logits, y).backward()  # type: ignore[no-untyped-call]
-                if self.settings.norms == "full":
-                    norms = _full_norms(network, buffers, x, y)
-                else:
-                    inputs = network.head.multiplied(outputs.features).detach()
-                    norms = last_layer_norms(inputs, outputs.logits.detach(), y, network.head.has_bias)
-                scores[start : start + size] += norms.double() / number
-                with torch.no_grad():
-                    model.gradient.add_(model.weights - anchor, alpha=pull)
-                    model.weights.add_(model.gradient, alpha=-self.settings.lr)
-                    model.gradient.zero_()
-        return scores
+            path.number.fill_(number)
+            for start in range(0, full, size):
+                chosen.copy_(positions[start : start + size])
+                step()
+            if full < len(candidates):
+                path.step(positions[full:])
+        return path.scores
+
+
+class _Path:
+    """The path of a personalised model from the global one, and the scores that candidates gather along it."""
+
+    def __init__(self, settings: RefedSettings, client: Client, candidates: Tensor, global_weights: Tensor) -> None:
+        self.settings, self.client, self.candidates = settings, client, candidates
+        self.anchor = global_weights[: client.model.num_trainable].to(client.model.vector)
+        self.pull = (1 - settings.personal) / (2 * settings.personal)
+        self.buffers = {name: buffer.clone() for name, buffer in client.network.named_buffers()}
+        self.scores = torch.zeros(len(candidates), dtype=torch.float64, device=candidates.device)
+        self.number = torch.ones((), dtype=torch.float64, device=candidates.device)  # of the pass at work
+
+    def step(self, chosen: Tensor) -> None:
+        """Score the candidates at some positions, and take one step on them."""
+        model, network, batch = self.client.model, self.client.network, self.candidates[chosen]
+        x, y = self.client.images.plain(batch), self.client.labels(batch)
+        # Statistics of a single sample would be its own: take the running ones then.
+        network.train(len(batch) > 1)
+        outputs = network(x)
+        loss = F.cross_entropy(outputs.logits, y)
+        model.gather(torch.autograd.grad(loss, model.parameters, allow_unused=True))
+        if self.settings.norms == "full":
+            norms = _full_norms(network, self.buffers, x, y)
+        else:
+            inputs = network.head.multiplied(outputs.features).detach()
+            norms = last_layer_norms(inputs, outputs.logits.detach(), y, network.head.has_bias)
+        self.scores[chosen] += norms.double() / self.number
+        with torch.no_grad():
+            model.gradient.add_(model.weights - self.anchor, alpha=self.pull)
+            model.weights.add_(model.gradient, alpha=-self.settings.lr)
+            model.gradient.zero_()
 
 
 def last_layer_norms(features: Tensor, logits: Tensor, labels: Tensor, has_bias: bool = True) -> Tensor:
@@ -105,7 +130,8 @@ def last_layer_norms(features: Tensor, logits: Tensor, labels: Tensor, has_bias:
 
     ``||p - e_y|| * sqrt(||f||^2 + 1)``; without a bias the one is left out.
     """
-    error: Tensor = logits.softmax(dim=1) - F.one_hot(labels, logits.shape[1])
+    shares = logits.softmax(dim=1)
+    error = shares.scatter_add(1, labels[:, None], torch.full_like(shares[:, :1], -1.0))
     lengths: Tensor = (features.square().sum(dim=1) + float(has_bias)).sqrt()
     norms: Tensor = torch.linalg.vector_norm(error, dim=1) * lengths
     return norms
