@@ -54,6 +54,11 @@ def test_the_place_of_a_known_data_set_does_not_matter() -> None:
     assert identity(a) == identity(b)
 
 
+def test_the_size_of_a_mask_does_not_matter_and_how_exemplars_are_shared_out_does(toy: MakeConfig) -> None:
+    base, masked, shared = (toy("fedcbdr", fedcbdr=t) for t in ({}, {"mask_block": 7}, {"mode": "global"}))
+    assert identity(base) == identity(masked) != identity(shared)
+
+
 def test_identity_holds_only_what_differs_from_the_defaults(toy: MakeConfig) -> None:
     config = make_config({"method": "fedcbdr", "data": {"name": "cifar10"}, "fedcbdr": {"mode": "class_quota"}})
     assert deciding_settings(config) == {
