@@ -128,7 +128,8 @@ def test_ctrl_c_ends_cleanly_and_a_taken_port_is_one_sentence(tmp_path: Path):
 def test_the_page_follows_a_real_run_in_another_process(tmp_path: Path):
     folder = tmp_path / "runs" / "one"
     command, address = watch(tmp_path / "runs")
-    settings = ("method=fedcbdr+feat", "train.rounds=3", "train.local_epochs=1", "scenario.tasks=3")
+    # Many rounds: a page that looks once a second has to find it at work.
+    settings = ("method=fedcbdr+feat", "train.rounds=60", "train.local_epochs=1", "scenario.tasks=3")
     running = None
     run = [*PYTHON, "run", "digits", *(f"--set={s}" for s in settings), "--out", str(folder)]
     try:
