@@ -106,8 +106,8 @@ class GpuBench:
         seconds = [_one_round(runner, weights, number, clients) for number in range(1 + rounds)]
         trained = config.train.local_epochs * len(self.part.train_labels)
         typical = statistics.median(seconds[1:])
-        note = f"{len(runner.replicas)} replicas" if isinstance(runner, CudaEngine) else ""
-        self._note(Row(name, trained / typical, seconds[0] - typical, note))
+        note = f"replicas: {len(runner.replicas)}" if isinstance(runner, CudaEngine) else ""
+        self._note(Row(name, trained / typical, max(seconds[0] - typical, 0.0), note))
 
     def whole(self, rounds: int) -> None:
         """Measure a run of FEAT_F over two tasks: augmentation, GSA, priors, averaging, selection, evaluation."""
@@ -224,7 +224,7 @@ def table(record: dict[str, Any]) -> str:
     ]
     lines += [f"{name:56s} {value:7.1%}" for name, value in record["costs"].items()]
     lines += [
-        f"fp32, {name:34s} {end['distance']:7.1e} from in process, {end['same_predictions']:.2%} predicted alike"
+        f"fp32, {name:37s} {end['distance']:7.1e} from in process, {end['same_predictions']:.2%} predicted alike"
         for name, end in record["agreement"].items()
     ]
     env = record["environment"]

@@ -85,8 +85,7 @@ class CudaEngine(InProcessEngine):
         client = super().client(client_id)
         if not self.replicas:
             return client
-        first = self.replicas[0]
-        return replace(client, model=first.model, encode=first.encode, repeat=first.repeat)
+        return self.replicas[0].lent_to(client)
 
     def account(self) -> dict[str, Any]:
         """Return how the last round was run: clients at once, memory planned for each, share of the card's peak."""
@@ -142,7 +141,7 @@ class CudaEngine(InProcessEngine):
         return replies
 
     def _visit(self, replica: Replica, client_id: int, request: Payload) -> Visit:
-        client = replace(self.client(client_id), model=replica.model, encode=replica.encode, frozen=replica.frozen)
+        client = replace(replica.lent_to(self.client(client_id)), frozen=replica.frozen)
         return Visit(replica, client, {k: v for k, v in request.items() if not k.startswith(SHARED)})
 
     def _can_capture(self, client_id: int, requests: Mapping[int, Payload], clients: int) -> bool:

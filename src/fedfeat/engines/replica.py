@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +18,7 @@ from fedfeat.models import FlatModel, Network
 
 if TYPE_CHECKING:
     from fedfeat.engines.cuda import CudaEngine
+    from fedfeat.federation.client import Client
 
 
 class Replica:
@@ -192,6 +194,10 @@ class Replica:
             graph.replay()
             parts.append(features[: len(part)].clone())
         return torch.cat(parts)
+
+    def lent_to(self, client: Client) -> Client:
+        """Return the client with this copy of the model, and with what is captured on it."""
+        return replace(client, model=self.model, encode=self.encode, repeat=self.repeat)
 
     def repeat(self, work: Callable[[], None], touched: Sequence[Tensor]) -> Callable[[], None]:
         """Return work on fixed tensors as a replay; what capturing does to those it touches is undone."""
