@@ -17,7 +17,7 @@ RECORD = {
         {"name": "cuda", "images_per_second": 75_000.0, "ratio_to_bare": 7.5, "warm_up_seconds": 12.34},
     ],
     "costs": {"GSA: share of a round": 0.0312},
-    "agreement": {"cuda, lr 1e-05": {"distance": 3.21e-6, "same_predictions": 0.9987}},
+    "agreement": {"cuda, lr 1e-05": {"distance": 3.21e-6, "of_the_way": 0.0312, "same_predictions": 0.9987}},
 }
 
 
@@ -33,5 +33,6 @@ def test_the_table_has_speeds_ratios_warm_up_and_costs() -> None:
     assert bare.split() == ["bare", "10,000", "1.00x", "0.0", "s"]
     assert cuda.split() == ["cuda", "75,000", "7.50x", "12.3", "s"]
     assert cost.split()[-1] == "3.1%"
-    assert " ".join(agreement.split()) == "fp32, cuda, lr 1e-05 3.2e-06 from in process, 99.87% predicted alike"
+    said = "fp32, cuda, lr 1e-05 3.2e-06 from in process, 3.1% of the way, 99.87% predicted alike"
+    assert " ".join(agreement.split()) == said
     assert footer == "a card, torch 2.13.0, bf16, batch 128"

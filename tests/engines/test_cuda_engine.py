@@ -232,6 +232,7 @@ def test_the_benchmark_compares_with_the_engine_in_process(monkeypatch: pytest.M
     bench.agree(rounds=1)
     ours, control = (bench.agreement[f"{name}, lr 1e-05"] for name in ("cuda", "in process, moved by 1e-7"))
     assert ours["distance"] < TOLERANCE
+    assert ours["of_the_way"] < 0.1  # one that did not train would be a whole way behind
     assert ours["same_predictions"] >= 0.995
     assert 0 < control["distance"] < 1e-4
     large = [bench.agreement[f"{name}, lr 0.04"]["distance"] for name in ("cuda", "in process, moved by 1e-7")]

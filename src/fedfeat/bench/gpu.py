@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -52,6 +52,24 @@ class Row:
     images_per_second: float
     warm_up_seconds: float = 0.0
     note: str = ""
+
+
+class End(NamedTuple):
+    """Where a run ends: its first trained weights, its last vector with running statistics, what that predicts."""
+
+    start: Tensor
+    vector: Tensor
+    predicted: Tensor
+
+    def beside(self, reference: End) -> dict[str, float]:
+        """Compare with another run; ``of_the_way`` is the gap of the trained weights over how far they moved."""
+        trained = slice(None, len(self.start))
+        way = (reference.vector[trained] - reference.start).norm()
+        return {
+            "distance": float((self.vector - reference.vector).norm() / reference.vector.norm()),
+            "of_the_way": float((self.vector[trained] - reference.vector[trained]).norm() / way),
+            "same_predictions": float((self.predicted == reference.predicted).float().mean()),
+        }
 
 
 class GpuBench:
@@ -144,20 +162,16 @@ class GpuBench:
         it. So beside it stands how far the engine in process ends from itself when its first weights move by 1e-7.
         """
         for rate in (SMALL_STEPS, self.config("replay+feat", {}).train.lr):
-            reference, expected = self._end({"name": "inprocess"}, rate, rounds)
+            reference = self._end({"name": "inprocess"}, rate, rounds)
             for name, engine, moved in (
                 ("cuda", {"name": "cuda"}, 0.0),
                 ("in process, moved by 1e-7", {"name": "inprocess"}, 1e-7),
             ):
-                weights, found = self._end(engine, rate, rounds, moved)
-                self.agreement[f"{name}, lr {rate:g}"] = {
-                    "distance": float((weights - reference).norm() / reference.norm()),
-                    "same_predictions": float((found == expected).float().mean()),
-                }
+                self.agreement[f"{name}, lr {rate:g}"] = self._end(engine, rate, rounds, moved).beside(reference)
                 self._keep()
 
-    def _end(self, engine: dict[str, Any], lr: float, rounds: int, moved: float = 0.0) -> tuple[Tensor, Tensor]:
-        """Train one task in full precision; return the weights it ends with and what they predict."""
+    def _end(self, engine: dict[str, Any], lr: float, rounds: int, moved: float = 0.0) -> End:
+        """Train one task in full precision and return where it ends."""
         few = slice(None, IMAGES_TO_AGREE)
         part = replace(self.part, train_images=self.part.train_images[few], train_labels=self.part.train_labels[few])
         table = self.config("replay+feat", {**engine, "precision": "fp32"}, clients=5).to_table()
@@ -167,8 +181,9 @@ class GpuBench:
         weights = experiment.engine.model.weights
         noise = torch.randn(weights.shape, generator=torch.Generator().manual_seed(0)).to(weights.device)
         weights.mul_(1 + moved * noise)
+        start = weights.clone()
         _run(experiment, progress)
-        return progress.weights.clone(), _predictions(experiment.engine, progress.weights)
+        return End(start, progress.weights.clone(), _predictions(experiment.engine, progress.weights))
 
     def config(self, method: str, engine: dict[str, Any], **scenario: Any) -> Config:
         """Return one task over all images, dealt evenly."""
@@ -224,7 +239,8 @@ def table(record: dict[str, Any]) -> str:
     ]
     lines += [f"{name:56s} {value:7.1%}" for name, value in record["costs"].items()]
     lines += [
-        f"fp32, {name:37s} {end['distance']:7.1e} from in process, {end['same_predictions']:.2%} predicted alike"
+        f"fp32, {name:36s} {end['distance']:7.1e} from in process, {end['of_the_way']:6.1%} of the way, "
+        f"{end['same_predictions']:.2%} predicted alike"
         for name, end in record["agreement"].items()
     ]
     env = record["environment"]
