@@ -34,7 +34,7 @@ FEAT_PARTS = ("replay", "replay+etf", "replay+etf+gsa", "replay+feat")
 KERNELS = {"torch": (1, 2, 5, 10), "compiled": (1, 5), "triton": (1, 2, 5, 10)}  # and with how many clients
 IMAGES_PER_ROUND = 25_600
 IMAGES_TO_AGREE = 2_560
-SMALL_STEPS = 1e-5  # a learning rate at which roundings are not multiplied
+SMALLER_RATES = (1e-5, 1e-4, 1e-3, 1e-2)  # beside the usual one: the smaller, the less roundings are multiplied
 Say = Callable[[str], None]
 
 
@@ -161,7 +161,7 @@ class GpuBench:
         A ReLU that is undecided by one rounding changes the gradient by far more than that, and large steps multiply
         it. So beside it stands how far the engine in process ends from itself when its first weights move by 1e-7.
         """
-        for rate in (SMALL_STEPS, self.config("replay+feat", {}).train.lr):
+        for rate in (*SMALLER_RATES, self.config("replay+feat", {}).train.lr):
             reference = self._end({"name": "inprocess"}, rate, rounds)
             for name, engine, moved in (
                 ("cuda", {"name": "cuda"}, 0.0),
