@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -9,9 +10,12 @@ import torch
 
 from fedfeat.errors import ConfigError
 from fedfeat.experiment import Experiment
+from fedfeat.federation.boundary import Boundary
 from fedfeat.federation.client import EXEMPLARS
 from fedfeat.federation.runfolder import RunFolder
 from fedfeat.federation.server import Progress
+from fedfeat.methods.calibrate import Calibration
+from fedfeat.methods.method import Seen
 from fedfeat.replay.holdout import hold_out
 from toy import toy_config, toy_dataset
 
@@ -83,6 +87,24 @@ def test_two_numbers_are_chosen_and_recorded(tmp_path: Path, method: str) -> Non
     assert result["numbers"]["gamma"] == progress.numbers["gamma"]
     if "feat" not in method:
         assert progress.numbers["gamma"] == 0, "there is no gate to strengthen"
+
+
+@pytest.mark.parametrize(("best", "warned"), [(0, False), (1, False), (2, True)])
+def test_an_offset_at_the_end_of_the_grid_is_said(
+    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch, best: int, warned: bool
+) -> None:
+    experiment = Experiment(toy_config("fedcbdr+calibrate", calibrate={"linear_deltas": [0, 1, 2]}), toy_dataset())
+    calibration = next(step for step in experiment.method.boundary if isinstance(step, Calibration))
+    monkeypatch.setattr("fedfeat.methods.calibrate.choose", lambda *_, gammas, deltas, **__: (gammas[0], deltas[best]))
+    reply = {"right": torch.zeros(1, 3, 2), "held_out": torch.tensor([5, 5])}
+    server = SimpleNamespace(seen=Seen(1, 2, 4), progress=Progress())
+    boundary = SimpleNamespace(server=server, weights=torch.zeros(1), quotas={0: 1})
+    boundary.exchange = SimpleNamespace(gather=lambda *_: {0: reply})
+    calibration.at_boundary(cast(Boundary, boundary))
+    assert server.progress.numbers["delta"] == best
+    assert [str(w.message).partition(";")[0] for w in recwarn] == [
+        "calibrate: 2 is the largest offset that was tried, and the best"
+    ] * warned
 
 
 def test_the_same_run_gives_three_figures(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ class Calibration:
         self.predict = predict
         self.gammas: Sequence[float] = settings.gammas if isinstance(predict, EnergyCorrection) else (0.0,)
         self.deltas: Sequence[float] = settings.deltas if has_etf_head else settings.linear_deltas
+        self.where = "calibrate.deltas" if has_etf_head else "calibrate.linear_deltas"
 
     def ops(self) -> dict[str, Op]:
         """Clients answer ``count_held_out``."""
@@ -118,6 +119,15 @@ class Calibration:
             _say_nothing_was_chosen()
         else:
             progress.numbers[GAMMA], progress.numbers[DELTA] = choice
+            self._say_if_larger_ones_may_be_better(choice[1])
+
+    def _say_if_larger_ones_may_be_better(self, delta: float) -> None:
+        if len(self.deltas) > 1 and delta == max(self.deltas):
+            warnings.warn(
+                f"calibrate: {delta:g} is the largest offset that was tried, and the best; "
+                f"larger ones may do more: see {self.where}",
+                stacklevel=3,
+            )
 
     def count_held_out(self, client: Client, request: Payload) -> Payload:
         """Client: two counts per grid point and two totals; no image, feature or label leaves."""
