@@ -7,6 +7,7 @@ from pathlib import Path
 from paper_records import MakeRecord
 
 from fedfeat.paper.choices_record import QUICK_FILE, read_measured
+from fedfeat.paper.choices_runs import CHOICES
 from fedfeat.paper.page import NO_READING, missing_readings, read_readings, render_page
 from fedfeat.paper.records import read_records
 from fedfeat.paper.show import published_text
@@ -27,7 +28,14 @@ def test_every_cell_with_a_figure_of_ours_has_a_reading() -> None:
 
 def test_readings_are_of_cells_that_exist() -> None:
     for table, cells in read_readings().items():
-        assert set(cells) <= {entry.cell.name for entry in TABLES[table].entries}
+        known = {"effects"} if table == CHOICES else {entry.cell.name for entry in TABLES[table].entries}
+        assert set(cells) <= known
+
+
+def test_effects_of_choices_are_read_where_there_are_any() -> None:
+    reading = read_readings()[CHOICES]["effects"].split("\n")[0]
+    assert reading in render_page(read_records(ROOT / "results"))
+    assert reading not in render_page([])
 
 
 def test_every_published_number_is_on_the_page() -> None:

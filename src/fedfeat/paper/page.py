@@ -13,6 +13,7 @@ from fedfeat.files import write_atomically
 from fedfeat.paper.cells import Cell
 from fedfeat.paper.choices import cell_of, changes_in
 from fedfeat.paper.choices_record import QUICK_FILE, MeasuredChoices, read_measured
+from fedfeat.paper.choices_runs import CHOICES
 from fedfeat.paper.ours import Line, Shelf
 from fedfeat.paper.page_choices import changes_text, choices_section
 from fedfeat.paper.published import Entry
@@ -50,7 +51,8 @@ def render_page(records: Sequence[Record], small: MeasuredChoices | None = None)
     """Return the page as Markdown; ``small`` are effects of choices on the built-in digits."""
     shelf = Shelf(records)
     parts = [HEAD, *(_table_section(table, shelf) for table in TABLES.values())]
-    parts += [choices_section(records, small), _runs_section(records)]
+    reading = _wrapped(read_readings()[CHOICES]["effects"])
+    parts += [choices_section(records, small, reading), _runs_section(records)]
     return "\n".join(parts)
 
 
@@ -111,7 +113,7 @@ def _command(what: str, table: PaperTable) -> str:
 
 
 def read_readings() -> dict[str, dict[str, str]]:
-    """Return the hand-written readings, by table and cell."""
+    """Return the hand-written readings, by table and cell, and of the choices."""
     text = resources.files("fedfeat.paper").joinpath("readings.toml").read_text(encoding="utf-8")
     found: dict[str, dict[str, str]] = tomllib.loads(text)
     return found

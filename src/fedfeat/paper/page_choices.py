@@ -16,7 +16,8 @@ INTRO = """## What the paper does not say
 Choices that a program must make and the paper leaves open. The effect is that of the setting shown instead of ours, in
 points of final accuracy, read from two runs of the same cell, method and seed that differ in it alone: on the plain
 prediction, on the method's own (EGC where it has one), and on the calibrated one. This runs what is missing of all
-pairs, or with `--only momentum,logits` of some; `fedfeat paper show choices` prints means over seeds.
+pairs, or with `--only momentum,logits` of some; `fedfeat paper show choices` prints means over seeds. Both take
+`--set train.rounds=20` for pairs of shorter runs.
 
 ```sh
 fedfeat paper run choices --engine cuda
@@ -27,12 +28,14 @@ HEAD = (
 )
 
 
-def choices_section(records: Sequence[Record], small: MeasuredChoices | None = None) -> str:
-    """Return the table of choices with measured effects, runs that changed something else, and effects in small."""
+def choices_section(records: Sequence[Record], small: MeasuredChoices | None = None, reading: str = "") -> str:
+    """Return the table of choices with measured effects, their reading, other runs, and effects in small."""
     variations = find_variations(records)
     choices = read_choices()
     text = INTRO + "\n" + HEAD + "".join(_rows(choice, answers(choice, variations)) for choice in choices)
     told = [v for choice in choices for v in answers(choice, variations)]
+    if told and reading:
+        text += f"\n{reading}\n"
     others = [v for v in variations if v not in told]
     if others:
         text += "\nRuns that changed several of these, or something else:\n\n" + HEAD
