@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 from paper_command import paper
+from paper_records import MakeRecord
 
 from fedfeat.errors import FedfeatError
 from fedfeat.paper.choices_record import read_measured
+from fedfeat.paper.records import write_record
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 SHORT = ("--quick", "--only", "momentum", "--set", "train.rounds=1", "--set", "scenario.tasks=2")
@@ -57,6 +59,15 @@ def test_show_says_what_is_left_out_and_list_names_it() -> None:
     assert "no pair of runs yet" in shown.stdout
     line = next(line for line in paper("list").output.splitlines() if line.startswith("choices"))
     assert line.split()[1:3] == ["22", "0"]
+
+
+def test_show_tells_of_pairs_that_share_another_setting(elsewhere: Path, make_record: MakeRecord) -> None:
+    short = "train.rounds=20"
+    for overrides in ((short,), (short, "train.momentum=0.0"), (short, 'train.schedule="constant"')):
+        made = make_record("fedcbdr+feat+calibrate", 50.0, variants={"before calibration": 40.0}, overrides=overrides)
+        write_record(made, elsewhere / "results")
+    assert "2 more where both runs have train.rounds=20: add --set train.rounds=20" in paper("show", "choices").stdout
+    assert "more where" not in paper("show", "choices", "--set", short).stdout
 
 
 def test_markdown_and_latex_are_printed_alone() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,9 +13,10 @@ from rich.table import Table
 
 from fedfeat.cli.paper_tables import WIDE, Format
 from fedfeat.cli.sweep_progress import finish_all
+from fedfeat.paper.choices import answers, find_variations, read_choices
 from fedfeat.paper.choices_effects import Effect, effect_of, find_pairs, shelves
 from fedfeat.paper.choices_record import measured, write_measured
-from fedfeat.paper.choices_runs import TITLE, Protocol, choose_alternatives
+from fedfeat.paper.choices_runs import CELL, TITLE, Protocol, choose_alternatives
 from fedfeat.paper.choices_show import (
     COLUMNS,
     MEANING,
@@ -51,8 +54,22 @@ def show_choices(only: str, protocol: Protocol, records: Sequence[Record], forma
         else:
             left_out.append(f"{settings_text(alternative.changes)}: {objection}")
     print_effects(effects, protocol, format, console)
+    if format is Format.terminal and not protocol.overrides and not protocol.quick:
+        for settings, pairs in sorted(pairs_elsewhere(records).items()):
+            console.print(f"{pairs} more where both runs have {settings}: add --set {settings}")
     for reason in left_out:
         print(f"left out: {reason}", file=sys.stderr)
+
+
+def pairs_elsewhere(records: Sequence[Record]) -> Counter[str]:
+    """Return how many pairs for our choices were run with a setting that is not the usual one, by that setting."""
+    found: Counter[str] = Counter()
+    variations = find_variations(records)
+    for choice in read_choices():
+        for pair in answers(choice, variations):
+            if pair.cell == CELL and pair.varied.method == choice.method and len(pair.given) == 1:
+                found.update(f"{key}={json.dumps(value)}" for key, value in pair.given.items())
+    return found
 
 
 def count_effects(records: Sequence[Record]) -> tuple[int, int]:
