@@ -228,6 +228,7 @@ def test_the_benchmark_compares_with_the_engine_in_process(monkeypatch: pytest.M
     if not CARD:  # in Triton's interpreter, ResNet-18 would take minutes
         look_for_triton(monkeypatch, None)
     data = larger(toy_dataset(Augmentation(1, True, 0.2)))
+    monkeypatch.setattr("fedfeat.bench.gpu.SMALLER_RATES", (1e-5,))
     bench = GpuBench(replace(data, train_images=data.train_images[:30], train_labels=data.train_labels[:30]), batch=8)
     bench.agree(rounds=1)
     ours, control = (bench.agreement[f"{name}, lr 1e-05"] for name in ("cuda", "in process, moved by 1e-7"))
