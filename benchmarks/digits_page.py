@@ -62,6 +62,9 @@ def rendered(page: str) -> str:
 
 
 if __name__ == "__main__":
-    for folder, kept in zip(sys.argv[1:], KEPT, strict=False):
-        keep(Path(folder), kept)
+    folders = [Path(argument) for argument in sys.argv[1:]]
+    if len(folders) not in (0, len(KEPT)) or not all((folder / "table.csv").is_file() for folder in folders):
+        sys.exit("digits_page.py: expected no folder, or two that 'fedfeat compare' wrote")
+    for folder, kept in zip(folders, KEPT, strict=False):
+        keep(folder, kept)
     PAGE.write_text(rendered(PAGE.read_text()))
