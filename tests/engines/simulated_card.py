@@ -53,6 +53,7 @@ def simulate_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     from triton.runtime.interpreter import GridExecutor
 
     import fedfeat.kernels.descend
+    import fedfeat.kernels.launch
 
     launch = GridExecutor.__call__
 
@@ -64,6 +65,7 @@ def simulate_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(GridExecutor, "__call__", recorded)
     monkeypatch.setattr(fedfeat.kernels.descend, "capturing", lambda: Recorder.active is not None)
+    monkeypatch.setattr(fedfeat.kernels.launch, "compile_one", lambda *_: None)  # nothing is compiled here
 
 
 class Stream:

@@ -62,6 +62,9 @@ class Plain:
         """Return SGD as one kernel from the gradients of single layers; None where they are gathered first."""
         return None
 
+    def compile(self, name: str, work: Callable[[], None]) -> None:
+        """Compile what the work needs before it runs; whatever it changes is of no use afterwards."""
+
 
 class Compiled(Plain):
     """Full batches are compiled, once for all replicas; remainders would pay for it too seldom."""
@@ -98,6 +101,10 @@ class Compiled(Plain):
 class Own(Plain):
     """Our kernels for what lies between convolutions, for batches of any size."""
 
+    def __init__(self, images: DeviceImages, batch: int, dtype: torch.dtype) -> None:
+        super().__init__(images, batch, dtype)
+        self._compiled: set[str] = set()  # names of work
+
     def prepare(self, network: Network) -> Network:
         """Let BatchNorm train in our kernels."""
         from fedfeat.kernels.norm import norm_relu
@@ -122,6 +129,15 @@ class Own(Plain):
         from fedfeat.kernels.descend import Descend
 
         return Descend(model.views(model.weights))
+
+    def compile(self, name: str, work: Callable[[], None]) -> None:
+        """Compile the kernels of a kind of work side by side, the first time."""
+        from fedfeat.kernels.launch import compiling_ahead
+
+        if name not in self._compiled:
+            with compiling_ahead(self.images.images.device):
+                work()
+            self._compiled.add(name)
 
 
 def arithmetic(kernels: str, images: DeviceImages, batch: int, dtype: torch.dtype) -> Plain:

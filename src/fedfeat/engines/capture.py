@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-WARM_UPS = 2  # runs in which libraries choose their kernels and allocate their workspaces
-STEPS_TO_CAPTURE = WARM_UPS + 1  # batches that capturing a step walks over
+WARM_UPS = 1  # runs in which libraries choose their kernels and allocate their workspaces
+STEPS_TO_CAPTURE = WARM_UPS + 2  # batches that compiling and capturing a step walk over
 
 
 def captured(work: Callable[[], None], pool: Any, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:

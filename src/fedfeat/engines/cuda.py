@@ -201,7 +201,7 @@ class CudaEngine(InProcessEngine):
     def _ceiling(self) -> float:
         """Return the images per second that the card's matrix units alone would allow."""
         peak = matrix_peak(self.device, self.config.engine.precision)
-        return peak / (3 * flops_per_image(self.network, self.dataset.image_shape, self.device))
+        return peak / (3 * flops_per_image(self.network, self.dataset.image_shape))
 
     def _largest_local_set(self) -> int:
         largest = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -63,6 +64,7 @@ class InProcessEngine:
         )
         self.dataset = dataset
         self.class_names = tuple(dataset.class_names[c] for c in scenario.class_order)
+        self._initial = self._build_network()
         self.network = self.new_network()
         self.model = FlatModel(self.network)
         self.states: dict[int, State] = {}
@@ -146,6 +148,9 @@ class InProcessEngine:
 
     def new_network(self) -> Network:
         """Return another copy of the initial model, on the device."""
+        return copy.deepcopy(self._initial).to(self.device)
+
+    def _build_network(self) -> Network:
         network = build_network(
             self.config.model,
             self.dataset.image_shape,
@@ -155,7 +160,7 @@ class InProcessEngine:
             extras=self.method.extras,
         )
         network.autocast = torch.bfloat16 if self.config.engine.precision == "bf16" else None
-        return network.to(self.device)
+        return network
 
     @property
     def seen(self) -> Seen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -29,12 +30,10 @@ def matrix_peak(device: torch.device, precision: str) -> float:
 
 
 @torch.no_grad()
-def flops_per_image(network: Network, image_shape: Sequence[int], device: torch.device) -> float:
+def flops_per_image(network: Network, image_shape: Sequence[int]) -> float:
     """Return the operations of one forward pass of the backbone on one image; training takes three times that."""
     height, width, channels = image_shape
-    was_training = network.training
-    network.eval()
+    backbone = copy.deepcopy(network.backbone).eval().to("meta")  # nothing is computed there
     with FlopCounterMode(display=False) as counter:
-        network.backbone(torch.zeros(1, channels, height, width, device=device))
-    network.train(was_training)
+        backbone(torch.zeros(1, channels, height, width, device="meta"))
     return float(counter.get_total_flops())

@@ -165,7 +165,8 @@ class Replica:
             with torch.cuda.stream(self.stream):
                 saved = [t.clone() for t in touched]
                 self.cursor.zero_()  # of whatever visit was here before
-                self.graphs[size, kind] = self._capture(lambda: self.step(size, parts, forward, transform))
+                name = " ".join(["step", *(term.name for term in self.terms)])
+                self.graphs[size, kind] = self._capture(lambda: self.step(size, parts, forward, transform), name)
                 for buffer, value in zip(touched, saved, strict=True):
                     buffer.copy_(value)
         return self.graphs[size, kind]
@@ -186,7 +187,7 @@ class Replica:
                 out[:] = [self.network.head.feature(pooled.float())]
 
             with torch.no_grad():
-                self.encoder = (self._capture(run), out[0])
+                self.encoder = (self._capture(run, "encode"), out[0])
         graph, features = self.encoder
         parts = []
         for part in torch.split(indices, len(self.to_encode)):
@@ -207,9 +208,12 @@ class Replica:
             tensor.copy_(value)
         return graph.replay
 
-    def _capture(self, work: Callable[[], None]) -> torch.cuda.CUDAGraph:
+    def _capture(self, work: Callable[[], None], name: str | None = None) -> torch.cuda.CUDAGraph:
+        """Return the captured work; what has a name is of a kind whose kernels are compiled side by side."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
+            if name is not None:
+                self.engine.arithmetic.compile(name, work)
             for _ in range(WARM_UPS):
                 work()
         self.stream.synchronize()

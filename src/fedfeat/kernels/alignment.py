@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedfeat.geometry.etf import etf_cosine
 from fedfeat.geometry.gsa import Divergence
+from fedfeat.kernels.launch import launch
 
 EPS = 1e-8
 FAR = -1e4  # instead of minus infinity, as in the reference
@@ -122,15 +123,16 @@ class _Alignment(torch.autograd.Function):
         inverse, losses, weights = features.new_empty(3, size)
         loss: Tensor
         loss, total = features.new_empty(2)
-        _directions[(size,)](features, unit, inverse, width, EPS, WIDTH=triton.next_power_of_2(width))
+        launch(_directions, (size,), features, unit, inverse, width, EPS, WIDTH=triton.next_power_of_2(width))
         cosines = unit @ unit.T
         slopes = torch.empty_like(cosines)
         padded = _padded(size)
-        _rows[(size,)](
+        launch(
+            _rows, (size,),
             cosines, labels, losses, weights, slopes, size, temperature, etf_cosine(num_classes), FORWARD_SHARE[kl],
             FAR, SELF=include_self, BALANCED=class_balanced, SIZE=padded,
         )  # fmt: skip
-        _mean[(1,)](losses, weights, loss, total, size, SIZE=padded)
+        launch(_mean, (1,), losses, weights, loss, total, size, SIZE=padded)
         ctx.save_for_backward(unit, inverse, slopes, total)
         return loss
 
@@ -140,10 +142,10 @@ class _Alignment(torch.autograd.Function):
         unit, inverse, slopes, total = ctx.saved_tensors
         size, width = unit.shape
         joint = torch.empty_like(slopes)
-        _both_ways[(size,)](slopes, total, gradient, joint, size, SIZE=_padded(size))
+        launch(_both_ways, (size,), slopes, total, gradient, joint, size, SIZE=_padded(size))
         towards = joint @ unit
         out = torch.empty_like(unit)
-        _lengthwise[(size,)](unit, inverse, towards, out, width, WIDTH=triton.next_power_of_2(width))
+        launch(_lengthwise, (size,), unit, inverse, towards, out, width, WIDTH=triton.next_power_of_2(width))
         return out, None, None, None, None, None, None
 
 

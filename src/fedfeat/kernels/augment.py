@@ -8,6 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedfeat.data.augment import DeviceImages
+from fedfeat.kernels.launch import launch
 
 BLOCK = 1024
 
@@ -49,7 +50,8 @@ class Augment:
         _, height, width, channels = source.images.shape
         padding, flip = source.augmentation.crop_padding, source.augmentation.flip
         out = source.images.new_empty(len(indices), height, width, channels, dtype=self.dtype)
-        _augment[len(indices), triton.cdiv(height * width * channels, BLOCK)](
+        launch(
+            _augment, (len(indices), triton.cdiv(height * width * channels, BLOCK)),
             source.images, indices, crops, flips, brightness, source.scale, source.shift, out, height, width, padding,
             CHANNELS=channels, MOVE=bool(padding or flip), BRIGHTEN=bool(source.augmentation.brightness), BLOCK=BLOCK,
         )  # fmt: skip

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedfeat.kernels.launch import launch
 from fedfeat.models.network import lies_like
 
 PIECE = 4096  # entries of the vector that one program updates; a piece lies in one layer
@@ -87,7 +88,8 @@ class Descend:
         else:
             table = self.next = values.to(self.device)
         for aligned, pieces in self.groups:
-            _sgd[(len(pieces),)](
+            launch(
+                _sgd, (len(pieces),),
                 table[0], table[1], pieces, weights, velocity, weights if half is None else half, lr, momentum, decay,
                 HALF=half is not None, ALIGNED=aligned, PIECE=PIECE, num_warps=8,
             )  # fmt: skip

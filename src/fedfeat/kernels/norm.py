@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedfeat.kernels.launch import launch
 from fedfeat.models.backbones import Activation, BatchNorm
 
 TILE = 4096  # entries that one program holds at a time
@@ -225,11 +226,13 @@ class NormRelu(torch.autograd.Function):
         plan = _Plan(x)
         parts = x.new_empty(2, plan.parts, plan.channels, dtype=torch.float32)
         mean, rstd = x.new_empty(2, plan.channels, dtype=torch.float32)
-        _moments_of_parts[plan.parts, plan.across](
+        launch(
+            _moments_of_parts, (plan.parts, plan.across),
             x, parts[0], parts[1], plan.rows, plan.channels, plan.per_part,
             ROWS=plan.tile, CHANNELS=plan.block, num_warps=WARPS,
         )  # fmt: skip
-        _join_moments[plan.joins](
+        launch(
+            _join_moments, plan.joins,
             x, parts[0], parts[1], mean, rstd, running_mean, running_var, plan.rows, plan.channels, plan.parts,
             momentum, eps, PARTS=plan.padded_parts, CHANNELS=plan.narrow,
         )  # fmt: skip
@@ -251,14 +254,17 @@ class NormRelu(torch.autograd.Function):
         dx = torch.empty_like(x)
         dskip = torch.empty_like(x) if ctx.skip else None
         kind = {"SKIP": ctx.skip, "RELU": ctx.relu, "STEP": 0 if dthin is None else ctx.step, "CHANNELS": plan.block}
-        _gradients_of_parts[plan.parts, plan.across](
+        launch(
+            _gradients_of_parts, (plan.parts, plan.across),
             dy, dthin, x, y, weight, bias, mean, rstd, parts[0], parts[1], plan.rows, plan.channels, plan.per_part,
             *x.shape[2:], **kind, ROWS=plan.tile, num_warps=WARPS,
         )  # fmt: skip
-        _join_gradients[plan.joins](
+        launch(
+            _join_gradients, plan.joins,
             parts[0], parts[1], dweight, dbias, plan.channels, plan.parts, PARTS=plan.padded_parts, CHANNELS=plan.narrow
-        )
-        _descend[plan.tiles, plan.across](
+        )  # fmt: skip
+        launch(
+            _descend, (plan.tiles, plan.across),
             dy, dthin, x, y, dx, dskip, weight, bias, mean, rstd, dweight, dbias, plan.rows, plan.channels,
             *x.shape[2:], **kind, ROWS=plan.tile, num_warps=WARPS,
         )  # fmt: skip
@@ -290,7 +296,8 @@ def _normalised(
     y = torch.empty_like(x)
     # Two looks at one memory where the shortcut takes every pixel.
     thin = y.view_as(y) if step == 1 else torch.empty_like(x[:, :, ::step, ::step])
-    _normalise[plan.tiles, plan.across](
+    launch(
+        _normalise, (plan.tiles, plan.across),
         x, skip, y, thin, weight, bias, mean, spread, plan.rows, plan.channels, *x.shape[2:], eps or 0.0,
         RUNNING=eps is not None, SKIP=skip is not None, RELU=relu, STEP=step, ROWS=plan.tile, CHANNELS=plan.block,
         num_warps=WARPS,
