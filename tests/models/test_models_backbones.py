@@ -118,6 +118,22 @@ def test_convolutions_start_kaiming_normal_by_fan_out_and_norms_at_identity():
     assert all(n.momentum == 0.1 and n.affine for n in norms)
 
 
+def test_convolutions_may_start_as_pytorch_draws_them():
+    """Uniform with a variance of a third of the inverse fan in: a sixth of Kaiming's, where both fans are alike."""
+    for shape in ((32, 32, 3), (8, 8, 1)):
+        usual = build_network(ModelSettings(), shape, linear_head, seed=0, num_classes=10)
+        other = build_network(ModelSettings(init="pytorch"), shape, linear_head, seed=0, num_classes=10)
+        again = build_network(ModelSettings(init="pytorch"), shape, linear_head, seed=0, num_classes=10)
+        assert all(torch.equal(a, b) for a, b in zip(other.parameters(), again.parameters(), strict=True))
+        convs = [
+            (a, b) for a, b in zip(usual.modules(), other.modules(), strict=True) if isinstance(a, torch.nn.Conv2d)
+        ]
+        for one, two in convs:
+            assert not torch.equal(one.weight, two.weight)
+            bound = two.weight[0].numel() ** -0.5
+            assert 0.9 * bound < float(two.weight.detach().abs().max()) <= bound
+
+
 @pytest.mark.parametrize(("shape", "widths"), [((8, 8, 1), [8, 8, 16]), ((32, 32, 3), [64, 64, 128, 256, 512])])
 def test_levels_are_pooled_stages_before_their_activation(shape, widths):
     network = build_network(ModelSettings(width=8), shape, linear_head, seed=0, num_classes=10).eval()

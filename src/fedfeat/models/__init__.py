@@ -35,7 +35,7 @@ def build_network(
     dim = backbone.feature_dim
     layers = {name: make(dim) for name, make in (extras or {}).items()}
     network = Network(backbone, make_head(dim, seed, num_classes), layers)
-    initialise(network, seed)
+    initialise(network, seed, settings.init)
     return network
 
 

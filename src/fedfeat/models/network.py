@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from fedfeat.draws import int_at
 from fedfeat.models.backbones import Backbone
 from fedfeat.models.heads import Head
+
+Init = Literal["kaiming", "pytorch"]
 
 
 class Outputs(NamedTuple):
@@ -56,14 +58,14 @@ class Network(nn.Module):
         return Outputs(features, self.head(features)), tuple(level.float() for level in levels)
 
 
-def initialise(network: nn.Module, seed: int) -> None:
-    """Draw the initial weights from their address: Kaiming normal (fan out) convolutions, BatchNorm at identity."""
+def initialise(network: nn.Module, seed: int, init: Init = "kaiming") -> None:
+    """Draw the initial weights from their address; BatchNorm starts at identity."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int_at(seed, "initial-weights"))
         for module in network.modules():
-            if isinstance(module, nn.Conv2d):
+            if isinstance(module, nn.Conv2d) and init == "kaiming":
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
-            elif isinstance(module, nn.Linear):
+            elif isinstance(module, nn.Conv2d | nn.Linear):
                 module.reset_parameters()
 
 

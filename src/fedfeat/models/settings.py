@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from fedfeat.models.backbones import Norm
+from fedfeat.models.network import Init
 from fedfeat.settings import Settings
 
 
@@ -19,6 +20,11 @@ class ModelSettings(Settings):
     stem: Literal["auto", "3x3", "7x7"] = Field(
         "auto",
         description="first layer of resnet18; auto takes 7x7 with a max-pool for images of 64 pixels or more",
+    )
+    init: Init = Field(
+        "kaiming",
+        description="initial weights of convolutions: kaiming is normal by the fan out, as in the released program; "
+        "pytorch is PyTorch's own, which is smaller, so that early steps turn the network further",
     )
     norm: Norm = Field("batch", description="normalisation: BatchNorm, or GroupNorm with two groups")
     width: int = Field(32, ge=4, description="channels of small-cnn; its features have twice as many dimensions")
