@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import fedfeat.federation.client
 from fedfeat.errors import ConfigError
 from fedfeat.experiment import Experiment
 from fedfeat.federation.boundary import Boundary
@@ -56,7 +58,8 @@ def test_held_out_samples_never_enter_a_batch(tmp_path: Path) -> None:
         made = make_client(client_id)
         current = (engine.task, client_id)
         held.setdefault(current, set(made.held_out.tolist()))
-        assert set(made.held_out.tolist()) == held[current], "the held-out set changed during a task"
+        afresh = replace(made, sets={})  # which remembers nothing
+        assert set(made.held_out.tolist()) == set(afresh.held_out.tolist()) == held[current], "it changed in a task"
         return made
 
     def watched(indices: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -69,6 +72,30 @@ def test_held_out_samples_never_enter_a_batch(tmp_path: Path) -> None:
     assert all(not held[key] for key in held if key[0] == 0)
     for key, indices in trained.items():
         assert not indices & held[key]
+
+
+def test_index_sets_are_worked_out_once_for_each_state_of_the_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[int] = []
+
+    def counted(*args: Any) -> Any:
+        drawn.append(1)
+        return hold_out(*args)
+
+    monkeypatch.setattr(fedfeat.federation.client, "hold_out", counted)
+    experiment, _, _ = run(tmp_path / "run", "replay+calibrate", train={"rounds": 4})
+    assert len(drawn) == 3 * 2, "more than once for each of three clients in the second and the third task"
+    engine = experiment.engine
+    client = engine.client(0)
+    assert engine.client(0).local_set is client.local_set
+    before, kept = client.local_set, client.exemplars
+    client.keep(kept[:7], instead=True)
+    assert len(client.trained_exemplars) < 7 + 1
+    assert set(client.local_set.tolist()) <= set(client.samples.tolist()) | set(kept[:7].tolist())
+    assert len(client.local_set) < len(before)
+    engine.begin_task(engine.task)
+    assert engine.client(0).local_set is not client.local_set
 
 
 def test_held_out_exemplars_go_back_to_the_buffer(tmp_path: Path) -> None:

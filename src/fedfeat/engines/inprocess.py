@@ -16,7 +16,7 @@ from fedfeat.engines.frozen import FrozenNetworks
 from fedfeat.engines.together import Together
 from fedfeat.errors import ConfigError, FedfeatError
 from fedfeat.evaluate.counting import Tables, count
-from fedfeat.federation.client import EXEMPLARS, Client
+from fedfeat.federation.client import EXEMPLARS, Client, IndexSets
 from fedfeat.federation.local import train
 from fedfeat.federation.outcome import DropOut, Lost
 from fedfeat.federation.payload import SHARED, Payload, State
@@ -68,6 +68,7 @@ class InProcessEngine:
         self.network = self.new_network()
         self.model = FlatModel(self.network)
         self.states: dict[int, State] = {}
+        self._sets: dict[int, IndexSets] = {}  # of this task's clients: worked out once, asked for every round
         self.touched: set[int] = set()  # clients whose state changed since the last checkpoint
         self.shared: Mapping[str, Tensor] = {}
         self.forgetful: set[int] = set()  # clients that lost their state: they need the shared tensors again
@@ -87,6 +88,7 @@ class InProcessEngine:
         for step in range(self.task + 1, task + 1):
             self.network.head.grow(self.scenario.seen_classes(step), step)
         self.task, self.round = task, 0
+        self._sets.clear()
         self._frozen.clear()
         self.model = FlatModel(self.network)
         return self.model.vector.clone()
@@ -122,14 +124,17 @@ class InProcessEngine:
 
     def client(self, client_id: int) -> Client:
         """Put a client together: its indices, its state, and the resident model."""
-        samples = torch.tensor(self.scenario.samples(self.task, client_id), device=self.device)
+        sets = self._sets.setdefault(client_id, {})
+        if "samples" not in sets:
+            indices = self.scenario.samples(self.task, client_id)
+            sets["samples"] = None, torch.tensor(indices, device=self.device)
         return Client(
             id=client_id,
             task=self.task,
             round=self.round,
             num_old=self.seen.num_old,
             num_classes=self.seen.num_classes,
-            samples=samples,
+            samples=sets["samples"][1],
             state=self.states.get(client_id, {}),
             model=self.model,
             images=self.train_images,
@@ -140,6 +145,7 @@ class InProcessEngine:
             encode=None,
             frozen=self.frozen,
             secret=self.secret,
+            sets=sets,
         )
 
     def frozen(self, name: str, vector: Tensor, task: int) -> Network:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from fedfeat.config import Config
 
 EXEMPLARS = "exemplars"
+IndexSets = dict[str, tuple[object, Tensor]]  # by name: the buffer that a set was worked out from, and the set
 Repeat = Callable[[Callable[[], None], Sequence[Tensor]], Callable[[], None]]
 
 
@@ -51,6 +51,7 @@ class Client:
     batch: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # indices of the step at work
     repeat: Repeat = _as_it_is  # makes work on fixed tensors cheaper to repeat, if the engine knows how
     secret: int | None = None  # a number that nobody else knows; none in a simulation, where draws can be repeated
+    sets: IndexSets = field(default_factory=dict)  # what was worked out for this client in this task
 
     @property
     def device(self) -> torch.device:
@@ -68,25 +69,35 @@ class Client:
         kept = self.state.get(EXEMPLARS)
         return kept if isinstance(kept, Tensor) else self.samples[:0]
 
-    @cached_property
+    @property
     def held_out(self) -> Tensor:
         """Indices, old and new, that are not trained on during this task; none unless the method asks for them."""
         if not self.method.held_out or self.num_old == 0:
             return self.samples[:0]
-        rng = draw_at(self.config.seed, "held-out", self.task, self.id)
-        labels = self.labels(self.exemplars), self.labels(self.samples)
-        old, new = hold_out(labels[0].cpu().numpy(), labels[1].cpu().numpy(), self.method.held_out, rng)
-        return torch.cat([self.exemplars[old.tolist()], self.samples[new.tolist()]])
+        return self._once("held_out", self._hold_out)
 
     @property
     def local_set(self) -> Tensor:
         """Current data and exemplars together, less what is held out: what local training runs over."""
-        return self._trained(torch.cat([self.samples, self.exemplars]))
+        return self._once("local_set", lambda: self._trained(torch.cat([self.samples, self.exemplars])))
 
     @property
     def trained_exemplars(self) -> Tensor:
         """Exemplars that are trained on during this task."""
-        return self._trained(self.exemplars)
+        return self._once("trained_exemplars", lambda: self._trained(self.exemplars))
+
+    def _once(self, name: str, make: Callable[[], Tensor]) -> Tensor:
+        """Return an index set, worked out again only when the buffer has become another one."""
+        buffer = self.state.get(EXEMPLARS)
+        if name not in self.sets or self.sets[name][0] is not buffer:
+            self.sets[name] = buffer, make()
+        return self.sets[name][1]
+
+    def _hold_out(self) -> Tensor:
+        rng = draw_at(self.config.seed, "held-out", self.task, self.id)
+        labels = self.labels(self.exemplars), self.labels(self.samples)
+        old, new = hold_out(labels[0].cpu().numpy(), labels[1].cpu().numpy(), self.method.held_out, rng)
+        return torch.cat([self.exemplars[old.tolist()], self.samples[new.tolist()]])
 
     def _trained(self, indices: Tensor) -> Tensor:
         return indices[~torch.isin(indices, self.held_out)] if len(self.held_out) else indices
