@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedfeat.config import Config, load_config
+from fedfeat.config import Config
 from fedfeat.data import Dataset, fingerprint, load_dataset
 from fedfeat.data.owned import outline
 from fedfeat.data.settings import OWNED
@@ -45,7 +45,7 @@ def start(config: Config, out: Path | None = None, listeners: tuple[Listener, ..
 def resume(path: Path, listeners: tuple[Listener, ...] = (), engine: EngineFactory = make_engine) -> Result:
     """Continue an interrupted run; the outcome has the same bytes as that of an uninterrupted one."""
     folder = RunFolder.open(path)
-    config = load_config(folder.config_path)
+    config = folder.config()
     loaded = folder.checkpoints.load()
     if loaded is not None:
         refuse_other_config(path, config, loaded[2]["config"])

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.config import Config, load_config
+from fedfeat.config import Config
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import NO_AUGMENTATION
 from fedfeat.errors import ConfigError, FedfeatError, nearest
@@ -118,7 +118,7 @@ def load_trained(run_folder: Path | str, task: int | None = None, device: str | 
     :param task: counted from 0; tasks before the last need ``run.keep_models = true`` in the run's configuration.
     """
     folder = RunFolder.open(Path(run_folder))
-    config = load_config(folder.config_path)
+    config = folder.config()
     method = config.build_method()
     saved = read_model(folder.path, task)
     network = _network(config, method, saved).to(device)

@@ -104,6 +104,8 @@ def test_files_that_are_not_there_or_not_toml(fedfeat: Callable[..., Outcome], t
     assert_one_sentence(fedfeat("run", tmp_path / "bad.toml"), "not a valid TOML file")
     assert_one_sentence(fedfeat("resume", tmp_path), "not a run folder")
     assert_one_sentence(fedfeat("report", tmp_path), str(tmp_path))
+    (tmp_path / "config.toml").write_text("[yesterday]\nmode = 1\n")
+    assert_one_sentence(fedfeat("resume", tmp_path), "unknown key 'yesterday'", "another version", str(tmp_path))
 
 
 def test_bad_data(fedfeat: Callable[..., Outcome], toy: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from fedfeat.bench.gpu import GpuBench
 from fedfeat.data.dataset import Augmentation, Dataset
 from fedfeat.engines import CudaEngine
 from fedfeat.engines.arithmetic import Own, Plain
+from fedfeat.engines.replica import Replica
 from fedfeat.engines.visit import Visit
 from fedfeat.errors import ConfigError
 from fedfeat.experiment import Experiment
@@ -199,6 +200,51 @@ def test_a_borrowed_replica_encodes_with_whatever_model_was_loaded(tmp_path: Pat
         with torch.no_grad():
             expected = engine.network.eval().features(engine.train_images.plain(chosen))
         assert torch.allclose(client.encode(chosen), expected, rtol=0.02 if precision == "bf16" else 1e-4)
+
+
+def test_exemplars_are_encoded_before_the_first_visit_ends_and_only_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story: list[str] = []
+    launched, finish = Replica.encode_ahead, Visit.finish
+
+    def noted(replica: Replica, indices: torch.Tensor) -> None:
+        story.append("encoded")
+        launched(replica, indices)
+
+    def finished(visit: Visit) -> Any:
+        story.append("finished")
+        reply = finish(visit)
+        assert visit.replica.ahead is None, "nobody asked for it"
+        return reply
+
+    monkeypatch.setattr(Replica, "encode_ahead", noted)
+    monkeypatch.setattr(Visit, "finish", finished)
+    changes = {"scenario": {"tasks": 2}, "train": {"rounds": 2}}
+    ours, _ = run(tmp_path / "a", "replay+feat", {"name": "cuda", "kernels": "torch"}, **changes)
+    theirs, _ = run(tmp_path / "b", "replay+feat", {"name": "inprocess"}, **changes)
+    assert ours.numbers == pytest.approx(theirs.numbers, rel=1e-3)
+    assert story == ["finished"] * 6 + (["encoded"] * 3 + ["finished"] * 3) * 2, (
+        "three clients, two tasks of two rounds"
+    )
+
+
+def test_features_that_were_made_ahead_are_void_under_another_model(tmp_path: Path) -> None:
+    config = toy_config("replay", engine={"device": "cuda", "name": "cuda", "kernels": "torch"})
+    experiment = Experiment(config, toy_dataset())
+    experiment.run(RunFolder.create(tmp_path / "run", config, {}), Progress(), ())
+    engine = experiment.engine
+    assert isinstance(engine, CudaEngine)
+    replica, chosen = engine.replicas[0], torch.arange(5, device=engine.device)
+    replica.network.eval()
+    with torch.no_grad():
+        replica.encode_ahead(chosen)
+        first = replica.encode(chosen)
+        replica.encode_ahead(chosen)
+        replica.model.load(0.5 * replica.model.vector.abs())
+        second = replica.encode(chosen)
+        assert not torch.allclose(first, second)
+        assert torch.equal(replica.encode(chosen), second)
 
 
 def test_out_of_memory_means_fewer_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,16 @@ def test_a_folder_of_another_run_is_refused_by_key(toy: MakeConfig, tmp_path: Pa
     assert "does not match the run begun here in train.lr" in str(outcome.error)
 
 
+def test_a_folder_of_another_version_is_refused_with_a_way_out(toy: MakeConfig, tmp_path: Path) -> None:
+    config = toy()
+    path = plan([config], tmp_path)[0].path
+    folder = RunFolder.create(path, config, {})
+    folder.config_path.write_text(folder.config_path.read_text() + "\n[yesterday]\nmode = 1\n")
+    error = str(finish([config], tmp_path)[0].error)
+    assert error.startswith(f"{folder.config_path}: unknown key 'yesterday'")
+    assert f"move {path} away" in error
+
+
 def test_data_that_moved_are_found_at_their_new_place(toy: MakeConfig, toy_file: Path, tmp_path: Path) -> None:
     config = toy()
     path = plan([config], tmp_path)[0].path

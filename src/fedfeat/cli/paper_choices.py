@@ -57,8 +57,8 @@ def show_choices(only: str, protocol: Protocol, records: Sequence[Record], forma
     if format is Format.terminal and not protocol.overrides and not protocol.quick:
         for settings, pairs in sorted(pairs_elsewhere(records).items()):
             console.print(f"{pairs} more where both runs have {settings}: add --set {settings}")
-    for reason in left_out:
-        print(f"left out: {reason}", file=sys.stderr)
+    for reason, times in Counter(left_out).items():
+        print(f"left out: {reason}{f' ({times} runs)' if times > 1 else ''}", file=sys.stderr)
 
 
 def pairs_elsewhere(records: Sequence[Record]) -> Counter[str]:

@@ -132,6 +132,8 @@ class CudaEngine(InProcessEngine):
                 visits[number].replay(step)
         self.at_once = len(self.replicas)
         for visit in visits:
+            visit.encode_ahead()
+        for visit in visits:
             visit.draw_ahead()
         replies = {}
         # The shortest first: what it measures after training runs while the others still train.

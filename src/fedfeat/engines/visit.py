@@ -57,6 +57,14 @@ class Visit:
             for epoch in range(client.config.train.local_epochs):
                 self._load_draws(epoch)
 
+    def encode_ahead(self) -> None:
+        """Launch what the client looks at after its last step: its visit need not end before others look at theirs."""
+        client = self.client
+        if client.method.encodes_exemplars and client.num_old and len(client.trained_exemplars):
+            self.replica.network.eval()
+            with torch.no_grad(), torch.cuda.stream(self.replica.stream):
+                self.replica.encode_ahead(client.trained_exemplars)
+
     def draw_ahead(self) -> None:
         """Draw this client's next round now, while the card is busy with this one."""
         client = self.client

@@ -15,8 +15,8 @@ import torch
 
 import fedfeat
 from fedfeat.checkout import checkout_commit
-from fedfeat.config import Config, differing_keys
-from fedfeat.errors import CheckpointError, FedfeatError
+from fedfeat.config import Config, differing_keys, load_config
+from fedfeat.errors import CheckpointError, ConfigError, FedfeatError
 from fedfeat.federation.checkpoint import CheckpointFolder
 from fedfeat.files import disk_errors, write_atomically, write_json
 from fedfeat.methods import settings_tables
@@ -52,6 +52,16 @@ class RunFolder:
         if not folder.config_path.is_file():
             raise CheckpointError(f"{path}: not a run folder (it has no config.toml); start one with 'fedfeat run'")
         return folder
+
+    def config(self) -> Config:
+        """Return what the run was started with; a folder that this version cannot read is refused, with a way out."""
+        try:
+            return load_config(self.config_path)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}; the run may be of another version of fedfeat: "
+                f"move {self.path} away, or go on with the version in its env.json"
+            ) from error
 
     def append_event(self, event: Mapping[str, Any]) -> None:
         """Add one line; what was written survives a kill."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedfeat.config import Config, load_config
+from fedfeat.config import Config
 from fedfeat.engines import InProcessEngine
 from fedfeat.errors import FedfeatError
 from fedfeat.experiment import Experiment, Result
@@ -31,9 +31,9 @@ MOST_FAILURES = 3  # Flower runs in a row that ended without a single new event
 
 def prepare_run(config: Config, path: Path) -> RunFolder:
     """Return the run folder: a new one, or the one that is there if it holds the same experiment."""
-    if (path / "config.toml").exists():
-        refuse_other_config(path, config, result_keys(load_config(path / "config.toml")))
-        folder = RunFolder.open(path)
+    folder = RunFolder(path)
+    if folder.config_path.exists():
+        refuse_other_config(path, config, result_keys(folder.config()))
         # What does not change a result may be changed before a resume: where data are, how long clients are awaited.
         write_atomically(folder.config_path, config.to_toml().encode())
         return folder

@@ -283,6 +283,7 @@ def egc(method: Method, settings: FeatSettings) -> Method:
     return replace(
         method,
         statistics=(*method.statistics, EnergyPrior(settings.egc)),
+        encodes_exemplars=settings.egc.prior_source != "online" and settings.egc.prior_transform != "train",
         predict=EnergyCorrection(settings.egc),
         sends={**method.sends, **ENERGIES},
     )

@@ -175,6 +175,7 @@ class Method:
     replay: BoundaryStep | None = None
     boundary: tuple[BoundaryStep, ...] = ()  # runs before the replay rule
     statistics: tuple[Statistic, ...] = ()
+    encodes_exemplars: bool = False  # after training, as they are: an engine may have their features ready by then
     server_steps: tuple[ServerStep, ...] = ()
     held_out: float = 0.0  # share of exemplars that clients do not train on during a task
     predict: Prediction | None = None

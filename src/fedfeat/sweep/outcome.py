@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedfeat.config import Config, load_config
+from fedfeat.config import Config
 from fedfeat.errors import CheckpointError, FedfeatError
 from fedfeat.experiment import Result, resume, start
 from fedfeat.federation.loop import Listener
@@ -63,7 +63,7 @@ def stored(run: Planned) -> Outcome | None:
     if not folder.config_path.is_file():
         return None
     try:
-        refuse_other_config(run.path, run.config, result_keys(load_config(folder.config_path)))
+        refuse_other_config(run.path, run.config, result_keys(folder.config()))
     except FedfeatError as error:
         return Outcome(run.config, run.path, None, str(error))
     result = folder.result()
