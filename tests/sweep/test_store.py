@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sweep_toys import MakeConfig
 
-from fedfeat.config import make_config
+from fedfeat.config import Config, make_config
 from fedfeat.federation.runfolder import RunFolder
 from fedfeat.sweep import Event, Planned, finish, plan
-from fedfeat.sweep.identity import deciding_settings, folder_name, identity
+from fedfeat.sweep.identity import deciding_settings, folder_name, identity, tell_apart
 from toy import untimed
 
 
@@ -68,6 +68,26 @@ def test_identity_holds_only_what_differs_from_the_defaults(toy: MakeConfig) -> 
         "fedcbdr": {"mode": "class_quota"},
     }
     assert folder_name(config).startswith("cifar10-5-beta0.5-k5-fedcbdr-seed2023-")
+
+
+def test_runs_are_told_apart_by_what_differs_among_those_of_one_name(toy: MakeConfig) -> None:
+    def short(**changes: Any) -> Config:
+        return toy(train={"lr": 0.1, **changes})
+
+    grid = [short(momentum=m, local_epochs=e) for m in (0.0, 0.9) for e in (1, 2)]
+    name = f"{grid[0].method} seed {grid[0].seed}"
+    assert tell_apart(grid) == [
+        f"{name}, train.local_epochs={e}, train.momentum={m}" for m in (0.0, 0.9) for e in (1, 2)
+    ]
+    one_by_one = [short(), short(momentum=0.3), short(local_epochs=7), short(rounds=9), short(batch=5), toy(seed=4)]
+    assert tell_apart(one_by_one) == [
+        name,
+        f"{name}, train.momentum=0.3",
+        f"{name}, train.local_epochs=7",
+        f"{name}, train.rounds=9",
+        f"{name}, train.batch=5",
+        f"{grid[0].method} seed 4",
+    ]
 
 
 def test_nothing_is_run_twice(toy: MakeConfig, tmp_path: Path) -> None:

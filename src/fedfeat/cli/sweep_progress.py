@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from fedfeat.sweep import Event, Outcome, Planned, finish_planned
+from fedfeat.sweep.identity import tell_apart
 from fedfeat.sweep.outcome import Pool
 
 SECONDS_BETWEEN_LINES = 10
@@ -22,7 +23,8 @@ def finish_all(
     runs: Sequence[Planned], console: Console, *, workers: int = 1, pool: Pool | None = None
 ) -> list[Outcome]:
     """Run what is missing with one display, and say what was done."""
-    with SweepProgress(console, len({run.path for run in runs})) as progress:
+    names = tell_apart([run.config for run in runs])
+    with SweepProgress(console, dict(zip((run.path for run in runs), names, strict=True))) as progress:
         outcomes = finish_planned(runs, workers=workers, watch=progress, pool=pool)
     console.print(progress.summary(), markup=False, highlight=False)
     return outcomes
@@ -39,8 +41,8 @@ def exit_if_failed(outcomes: Sequence[Outcome], console: Console) -> None:
 class SweepProgress:
     """Listens to all runs: bars on a terminal, a line per task and per run elsewhere."""
 
-    def __init__(self, console: Console, total: int) -> None:
-        self.console, self.total = console, total
+    def __init__(self, console: Console, names: Mapping[Path, str]) -> None:
+        self.console, self.names, self.total = console, names, len(names)
         self.numbers: dict[Path, int] = {}
         self.notes: set[str] = set()
         self.bars: dict[Path, TaskID] = {}
@@ -48,7 +50,7 @@ class SweepProgress:
         self.stored = self.done = self.failed = 0
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self.whole = self.progress.add_task("runs", total=total)
+        self.whole = self.progress.add_task("runs", total=self.total)
 
     def __enter__(self) -> Self:
         """Start the display."""
@@ -73,7 +75,7 @@ class SweepProgress:
 
     def _say(self, run: Planned, text: str, style: str | None = None) -> None:
         self.last_line = time.monotonic()
-        label = f"[{self.numbers[run.path]}/{self.total}] {run.config.method} seed {run.config.seed}"
+        label = f"[{self.numbers[run.path]}/{self.total}] {self.names[run.path]}"
         self.console.print(f"{label}: {text}", style=style, markup=False, highlight=False)
 
     def _start(self, run: Planned, event: Event) -> None:
@@ -87,8 +89,8 @@ class SweepProgress:
                 self.notes.add(note)
                 self.console.print(note, style="dim", markup=False, highlight=False)
         done = (at["task"] - 1) * event["rounds"] + at["round"] if at else 0
-        name = f"{run.config.method} seed {run.config.seed}"
-        self.bars[run.path] = self.progress.add_task(name, total=event["tasks"] * event["rounds"], completed=done)
+        total = event["tasks"] * event["rounds"]
+        self.bars[run.path] = self.progress.add_task(self.names[run.path], total=total, completed=done)
 
     def _round(self, run: Planned, event: Event) -> None:
         done = (event["task"] - 1) * run.config.train.rounds + event["round"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fedfeat.config import Config
@@ -44,6 +45,40 @@ def folder_name(config: Config) -> str:
     scenario = config.scenario
     where = f"{config.data.name}-{scenario.tasks}-beta{scenario.beta:g}-k{scenario.clients}"
     return f"{where}-{config.method}-seed{config.seed}-{identity(config)}"
+
+
+FEW = 3  # settings that are told for every run; of more, only those that are not as in most runs
+
+
+def tell_apart(configs: Sequence[Config]) -> list[str]:
+    """Return a name for each run: method and seed, and in which settings it differs from others of that name."""
+    names = [f"{config.method} seed {config.seed}" for config in configs]
+    tables = [dict(_dotted(result_keys(config))) for config in configs]
+    alike: dict[str, list[dict[str, str]]] = {}
+    for name, table in zip(names, tables, strict=True):
+        alike.setdefault(name, []).append(table)
+    usual = {name: _usual(group) for name, group in alike.items()}
+    told = []
+    for name, table in zip(names, tables, strict=True):
+        varied = usual[name]
+        shown = [k for k in varied if k in table and (len(varied) <= FEW or table[k] != varied[k])]
+        told.append(", ".join([name, *(f"{key}={table[key]}" for key in shown)]))
+    return told
+
+
+def _usual(tables: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the settings in which tables differ, each with the value that most of them have."""
+    keys = dict.fromkeys(key for table in tables for key in table)
+    counts = {key: Counter(table.get(key, "") for table in tables) for key in keys}
+    return {key: count.most_common(1)[0][0] for key, count in counts.items() if len(count) > 1}
+
+
+def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _dotted(value, f"{prefix}{key}.")
+        elif f"{prefix}{key}" not in ("method", "seed"):
+            yield f"{prefix}{key}", str(value)
 
 
 def _changed(table: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
