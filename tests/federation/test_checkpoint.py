@@ -144,13 +144,14 @@ def test_everything_comes_back(tmp_path: Path) -> None:
         9: {"exemplars": torch.arange(2)},
     }
     saved = progress()
-    saved.best_weights, saved.best_loss = torch.ones(7), 1.5
+    saved.best_weights, saved.best_loss, saved.best_numbers = torch.ones(7), 1.5, {"prior_head": 0.25}
     CheckpointFolder(tmp_path).save(saved, states, {3, 9}, {"events_size": 11})
     loaded = CheckpointFolder(tmp_path).load()
     assert loaded is not None
     back, back_states, manifest = loaded
     assert torch.equal(back.weights, saved.weights)
     assert back.best_weights is not None
+    assert back.best_numbers == {"prior_head": 0.25}
     assert torch.equal(back.best_weights, saved.best_weights)
     assert (back.task, back.round, back.finished, back.best_loss) == (1, 3, False, 1.5)
     assert back.numbers == saved.numbers

@@ -97,7 +97,7 @@ class Federation:
         earlier = now.weights
         now.weights = self.engine.begin_task(task, earlier if task > 0 else None)
         now.task, now.round, now.finished = task, 0, False
-        now.best_loss, now.best_weights = float("inf"), None
+        now.best_loss, now.best_weights, now.best_numbers = float("inf"), None, {}
         if self.method.keeps_previous_model and task > 0:
             now.share(PREVIOUS_MODEL, earlier)
 
@@ -137,14 +137,18 @@ class Federation:
         now = self.progress
         replies = list(result.replies.values())
         now.images_trained += result.samples * self.config.train.local_epochs
+        best = False
         if self.config.train.model_selection == "lowest_train_loss" and replies:
             loss = sum(number_of(r, "loss.first_epoch") for r in replies)
-            if loss < now.best_loss:
-                now.best_loss, now.best_weights = loss, now.weights
+            best = loss < now.best_loss
+            if best:
+                now.best_loss, now.best_weights, now.best_numbers = loss, now.weights, dict(now.numbers)
         if result.weights is not None:
             now.weights = result.weights
         for statistic in self.method.statistics:
             now.numbers.update(statistic.reduce(replies))
+        if best and now.round == 0:
+            now.best_numbers = dict(now.numbers)  # what was known before is of another task, with other classes
         for step in self.method.server_steps:
             step.after_round(self._server(), result.replies)
 
@@ -164,6 +168,7 @@ class Federation:
     def _choose_model(self) -> None:
         if self.progress.best_weights is not None:
             self.progress.weights = self.progress.best_weights
+            self.progress.numbers = dict(self.progress.best_numbers)
 
     def _boundary(self, task: int) -> Boundary:
         quotas = self.scenario.quotas(task)

@@ -37,6 +37,7 @@ class Progress:
     traffic: Traffic = field(default_factory=Traffic)
     best_loss: float = float("inf")
     best_weights: Tensor | None = None
+    best_numbers: dict[str, float] = field(default_factory=dict)  # those that belong to the best weights
     images_trained: int = 0
     seconds: float = 0.0  # spent in rounds
     shortfalls: list[dict[str, Any]] = field(default_factory=list)  # exchanges that not every asked client answered
