@@ -59,11 +59,14 @@ class Visit:
 
     def encode_ahead(self) -> None:
         """Launch what the client looks at after its last step: its visit need not end before others look at theirs."""
-        client = self.client
-        if client.method.encodes_exemplars and client.num_old and len(client.trained_exemplars):
-            self.replica.network.eval()
-            with torch.no_grad(), torch.cuda.stream(self.replica.stream):
-                self.replica.encode_ahead(client.trained_exemplars)
+        client, replica = self.client, self.replica
+        if not client.method.encodes_exemplars or not client.num_old:
+            return
+        with torch.no_grad(), torch.cuda.stream(replica.stream):
+            exemplars = client.trained_exemplars  # worked out on the stream that reads them
+            if len(exemplars):
+                replica.network.eval()
+                replica.encode_ahead(exemplars)
 
     def draw_ahead(self) -> None:
         """Draw this client's next round now, while the card is busy with this one."""
