@@ -68,7 +68,7 @@ class InProcessEngine:
         self.network = self.new_network()
         self.model = FlatModel(self.network)
         self.states: dict[int, State] = {}
-        self._sets: dict[int, IndexSets] = {}  # of this task's clients: worked out once, asked for every round
+        self._indices: dict[int, tuple[Tensor, IndexSets]] = {}  # this task's, by client: made once, used every round
         self.touched: set[int] = set()  # clients whose state changed since the last checkpoint
         self.shared: Mapping[str, Tensor] = {}
         self.forgetful: set[int] = set()  # clients that lost their state: they need the shared tensors again
@@ -88,7 +88,7 @@ class InProcessEngine:
         for step in range(self.task + 1, task + 1):
             self.network.head.grow(self.scenario.seen_classes(step), step)
         self.task, self.round = task, 0
-        self._sets.clear()
+        self._indices.clear()
         self._frozen.clear()
         self.model = FlatModel(self.network)
         return self.model.vector.clone()
@@ -124,17 +124,17 @@ class InProcessEngine:
 
     def client(self, client_id: int) -> Client:
         """Put a client together: its indices, its state, and the resident model."""
-        sets = self._sets.setdefault(client_id, {})
-        if "samples" not in sets:
-            indices = self.scenario.samples(self.task, client_id)
-            sets["samples"] = None, torch.tensor(indices, device=self.device)
+        if client_id not in self._indices:
+            own = torch.tensor(self.scenario.samples(self.task, client_id), device=self.device)
+            self._indices[client_id] = own, {}
+        samples, sets = self._indices[client_id]
         return Client(
             id=client_id,
             task=self.task,
             round=self.round,
             num_old=self.seen.num_old,
             num_classes=self.seen.num_classes,
-            samples=sets["samples"][1],
+            samples=samples,
             state=self.states.get(client_id, {}),
             model=self.model,
             images=self.train_images,

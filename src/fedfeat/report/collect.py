@@ -11,6 +11,7 @@ from typing import Any
 
 from fedfeat.errors import FedfeatError
 from fedfeat.report.run import Run, read_run
+from fedfeat.settings import flatten
 
 __all__ = ["Group", "Run", "Spread", "SummaryRow", "find_runs", "group_runs", "read_run", "summary_rows"]
 
@@ -87,15 +88,6 @@ def setting(run: Run) -> dict[str, Any]:
     """Return what decides a run's result apart from the seed, as dotted keys."""
     flat = flatten(run.config)
     return {k: v for k, v in flat.items() if k not in ("seed", "data.path") and not k.startswith("run.")}
-
-
-def flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested tables as dotted keys; an empty table says nothing."""
-    flat: dict[str, Any] = {}
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        flat.update(flatten(value, f"{name}.") if isinstance(value, dict) else {name: value})
-    return flat
 
 
 def _identity(run: Run) -> str:

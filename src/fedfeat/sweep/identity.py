@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedfeat.config import Config
 from fedfeat.federation.runfolder import result_keys
+from fedfeat.settings import flatten
 
 OWN_DATA = ("npz", "parquet", "folder")
 
@@ -53,7 +54,7 @@ FEW = 3  # settings that are told for every run; of more, only those that are no
 def tell_apart(configs: Sequence[Config]) -> list[str]:
     """Return a name for each run: method and seed, and in which settings it differs from others of that name."""
     names = [f"{config.method} seed {config.seed}" for config in configs]
-    tables = [dict(_dotted(result_keys(config))) for config in configs]
+    tables = [{key: str(value) for key, value in flatten(result_keys(config)).items()} for config in configs]
     alike: dict[str, list[dict[str, str]]] = {}
     for name, table in zip(names, tables, strict=True):
         alike.setdefault(name, []).append(table)
@@ -71,14 +72,6 @@ def _usual(tables: Sequence[Mapping[str, str]]) -> dict[str, str]:
     keys = dict.fromkeys(key for table in tables for key in table)
     counts = {key: Counter(table.get(key, "") for table in tables) for key in keys}
     return {key: count.most_common(1)[0][0] for key, count in counts.items() if len(count) > 1}
-
-
-def _dotted(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _dotted(value, f"{prefix}{key}.")
-        elif f"{prefix}{key}" not in ("method", "seed"):
-            yield f"{prefix}{key}", str(value)
 
 
 def _changed(table: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
