@@ -110,6 +110,19 @@ def make_config(
 
     Plugins are loaded first, those with a relative path from ``folder`` (the current one by default).
     """
+    config = parse_config(table, overrides, where=where, folder=folder)
+    check_privacy(config.privacy, config.model.norm, config.build_method())
+    return config
+
+
+def parse_config(
+    table: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    where: str = "configuration",
+    folder: Path | None = None,
+) -> Config:
+    """Check the settings alone: their method is not built, so what it would read need not be on this machine."""
     merged = _merge({}, table)
     for override in overrides:
         merged = _merge(merged, parse_override(override))
@@ -122,7 +135,6 @@ def make_config(
     config = _checked(Config, {**merged, "parts": {k: v for k, v in parts.items() if v}}, where, problems, [])
     if problems or config is None:
         raise ConfigError("; ".join(problems))
-    check_privacy(config.privacy, config.model.norm, config.build_method())
     return config
 
 
