@@ -10,8 +10,9 @@ import pytest
 from paper_records import MakeRecord
 
 from fedfeat.paper.cells import Cell
-from fedfeat.paper.choices import answers, find_variations, read_choices
-from fedfeat.paper.ours import Line, Shelf
+from fedfeat.paper.choices import answers, changes_in, find_variations, read_choices
+from fedfeat.paper.ours import Figure, Line, Shelf
+from fedfeat.paper.page_choices import changes_text
 from fedfeat.paper.published import Entry, Value
 from fedfeat.paper.records import Record
 from fedfeat.paper.show import to_csv, to_latex, to_markdown
@@ -95,6 +96,51 @@ def test_a_run_of_its_own_goes_before_one_that_held_samples_back(make_record: Ma
     ours = Shelf(records).line(entry("fedcbdr")).ours
     assert ours is not None
     assert (ours.values, ours.held_back) == ((50.0, 47.0), True)
+
+
+EARLIER = ("model.init=kaiming", "fedcbdr.mode=paper", "calibrate.held_out=0.2")
+SHORT_GRID = f"calibrate.linear_deltas={[i / 4 for i in range(41)]}"
+
+
+def test_a_row_that_was_not_run_again_shows_its_earlier_run_with_a_mark(make_record: MakeRecord) -> None:
+    old = make_record("fedcbdr+calibrate", 66.0, plain=53.0, overrides=(*EARLIER, SHORT_GRID))
+    line = Shelf([old]).line(entry("fedcbdr"))
+    assert line.ours == Figure((53.0,), held_back=True, earlier=True)
+    assert line.calibrated == Figure((66.0,), earlier=True)
+    assert "| 53.00\\*† | 1 | -17.00 | 66.00† |" in to_markdown([line])
+    assert "† an earlier run: " in to_markdown([line])
+    (row,) = csv.DictReader(to_csv([line]).splitlines())
+    assert (row["ours_earlier"], row["calibrated_earlier"]) == ("True", "True")
+    assert "53.00*\\dag" in to_latex([line], "a table")
+
+
+def test_an_earlier_run_is_never_averaged_with_a_present_one(make_record: MakeRecord) -> None:
+    old = make_record("fedcbdr", 53.0, seed=2024, overrides=EARLIER[:2])
+    line = Shelf([old, make_record("fedcbdr", 57.0)]).line(entry("fedcbdr"))
+    assert line.ours == Figure((57.0,))
+    assert "†" not in to_markdown([line])
+
+
+def test_a_grid_for_the_other_classifier_is_no_setting(make_record: MakeRecord) -> None:
+    with_frame = make_record("fedcbdr+feat+calibrate", 73.0, overrides=(SHORT_GRID,))
+    assert Shelf([with_frame]).line(entry("fedcbdr+feat")).calibrated == Figure((73.0,))
+    assert changes_in(with_frame, CELL) == {}
+    linear = make_record("fedcbdr+calibrate", 66.0, overrides=(SHORT_GRID,))
+    assert Shelf([linear]).line(entry("fedcbdr")).calibrated is None
+    changed = changes_in(linear, CELL)
+    assert list(changed) == ["calibrate.linear_deltas"]
+    assert changes_text(changed, CELL, "fedcbdr+calibrate") == "`calibrate.linear_deltas = 0 ... 10`"
+
+
+def test_a_run_with_somebodys_clip_counts_though_the_weights_are_not_here(make_record: MakeRecord) -> None:
+    kept = make_record("fedcbdr", 60.0)
+    clip = {"teacher": {"backend": "cache", "path": "/no/such/place/teacher.safetensors"}}
+    config = {**kept.config, "method": "fedcbdr+clip2fl", "clip2fl": clip}
+    with_clip = kept.model_copy(update={"method": "fedcbdr+clip2fl", "config": config})
+    shelf = Shelf([with_clip])
+    assert shelf.strange == []
+    assert shelf.line(entry("fedcbdr+clip2fl")).ours == Figure((60.0,))
+    assert changes_in(with_clip, CELL) == {}
 
 
 def test_the_engine_is_no_setting_but_a_learning_rate_is(make_record: MakeRecord) -> None:
@@ -189,7 +235,7 @@ def test_markdown(make_record: MakeRecord) -> None:
         "| cifar10-5-beta0.5-k5 | a row | `fedcbdr+feat` | 70.00 ± 1.0 | 65.00\\* | 1 | -5.00 | 68.00 | -2.00 |" in text
     )
     assert "| cifar10-5-beta0.5-k5 | FEAT_R | `refed+feat` |  |  |  |  |  |  |" in text
-    assert text.endswith("\\* trained without the samples that its calibration held back (a fifth of the exemplars)\n")
+    assert text.endswith("\\* trained without the exemplars that its calibration held back\n")
     assert to_markdown(lines(make_record), setting=False).startswith("| row | method |")
 
 

@@ -17,7 +17,6 @@ from fedfeat.cli.sweep import PerGPU, RayAddress, Workers, make_pool
 from fedfeat.cli.sweep_progress import exit_if_failed, finish_all
 from fedfeat.errors import FedfeatError, nearest
 from fedfeat.paper import cells, choices_runs
-from fedfeat.paper.cells import experiment
 from fedfeat.paper.choices_runs import CHOICES, TITLE, Protocol
 from fedfeat.paper.only import also_methods, choose
 from fedfeat.paper.ours import Shelf
@@ -178,7 +177,8 @@ def _records(quick: bool, out: Path | None, results: Path) -> list[Record]:
 
 
 def _shelf(quick: bool, out: Path | None, results: Path) -> Shelf:
-    shelf = Shelf(_records(quick, out, results), small_experiment if quick else experiment)
+    records = _records(quick, out, results)
+    shelf = Shelf(records, [small_experiment]) if quick else Shelf(records)
     for reason in shelf.strange:
         print(f"left out: {reason}", file=sys.stderr)
     return shelf

@@ -74,7 +74,7 @@ class CalibrateSettings(Settings):
         description="offsets to try on cosine logits",
     )
     linear_deltas: tuple[float, ...] = Field(
-        tuple(i / 4 for i in range(41)), min_length=1, description="offsets to try on the logits of a linear head"
+        tuple(i / 4 for i in range(81)), min_length=1, description="offsets to try on the logits of a linear head"
     )
 
 

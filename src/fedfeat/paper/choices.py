@@ -5,13 +5,14 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any
 
-from fedfeat.config import Config, differing_keys, make_config
+from fedfeat.config import Config, differing_keys, parse_config
 from fedfeat.federation.runfolder import result_keys
-from fedfeat.paper.cells import BUDGETS, Cell, experiment
-from fedfeat.paper.ours import NOT_A_SETTING
+from fedfeat.paper.cells import BUDGETS, Cell, earlier_experiment, experiment
+from fedfeat.paper.ours import NOT_A_SETTING, unread_grids
 from fedfeat.paper.records import Record
 from fedfeat.paper.sources import Prediction, after_tasks
 
@@ -94,9 +95,19 @@ def answers(choice: Choice, variations: Sequence[Variation]) -> list[Variation]:
 
 def changes_in(varied: Record, cell: Cell) -> dict[str, Any]:
     """Return the settings in which a record differs from the usual experiment of its cell, with its values."""
-    config = make_config(varied.config)
-    usual = make_config({**experiment(cell, varied.method), **_teacher(config)})
-    keys = differing_keys(_settings(usual), _settings(config))
+    return _changes(parse_config(varied.config), cell)
+
+
+@cache
+def earlier_changes(cell: Cell, method: str) -> Mapping[str, Any]:
+    """Return the settings in which the first runs of a method differ from the usual experiment of a cell."""
+    return _changes(parse_config(earlier_experiment(cell, method)), cell)
+
+
+def _changes(config: Config, cell: Cell) -> dict[str, Any]:
+    usual = parse_config({**experiment(cell, config.method), **_teacher(config)})
+    unread = {f"calibrate.{name}" for name in unread_grids(config.method)}
+    keys = [key for key in differing_keys(_settings(usual), _settings(config)) if key not in unread]
     return {key: _at(config.to_table(), key) for key in keys}
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from fedfeat.config import Config, make_config
+from fedfeat.config import Config, parse_config
 from fedfeat.errors import FedfeatError
-from fedfeat.paper.cells import Cell, Table, experiment
+from fedfeat.paper.cells import Cell, Table, earlier_experiment, experiment
 from fedfeat.paper.published import Entry
 from fedfeat.paper.records import Record
 from fedfeat.paper.sources import CALIBRATE, Source, after_tasks, matrix, numbers_sent, sources
@@ -20,7 +20,6 @@ from fedfeat.sweep.identity import changed_settings
 MakeExperiment = Callable[[Cell, str], Table]
 # How a run was computed, and what identifies it within its setting, do not make it another setting.
 NOT_A_SETTING = ("method", "seed", "engine", "federation", "plugins")
-_SOME_TEACHER = {"teacher": {"backend": "cache", "path": "teacher.safetensors"}}
 
 
 @dataclass(frozen=True)
@@ -29,6 +28,7 @@ class Figure:
 
     values: tuple[float, ...]
     held_back: bool = False  # at least one run held samples back for calibration
+    earlier: bool = False  # of runs with an earlier recipe
 
     @property
     def mean(self) -> float:
@@ -64,29 +64,32 @@ class Line:
 class Shelf:
     """Records sorted by setting, method and seed; of equal ones the first counts.
 
-    A record whose settings this version does not understand is left out, and ``strange`` says why.
+    A figure is read from runs of the first experiment that there are any of. A record whose settings this version does
+    not understand is left out, and ``strange`` says why.
     """
 
-    def __init__(self, records: Iterable[Record], make: MakeExperiment = experiment) -> None:
-        self.make = make
+    def __init__(
+        self, records: Iterable[Record], makes: Sequence[MakeExperiment] = (experiment, earlier_experiment)
+    ) -> None:
+        self.makes = makes
         self.found: dict[tuple[str, str], dict[int, Record]] = {}
         self.strange: list[str] = []
         for kept in records:
             try:
-                setting = setting_of(make_config(kept.config, where=f"{kept.method} seed {kept.seed}"))
+                setting = setting_of(parse_config(kept.config, where=f"{kept.method} seed {kept.seed}"))
             except FedfeatError as error:
                 self.strange.append(str(error))
                 continue
             self.found.setdefault((setting, kept.method), {}).setdefault(kept.seed, kept)
 
-    def runs(self, cell: Cell, method: str) -> dict[int, Record]:
-        """Return the records of a method in a cell, by seed."""
-        return self.found.get((_expected(self.make, cell, method), method), {})
+    def has(self, cell: Cell, method: str) -> bool:
+        """Whether there is a run of a method in a cell."""
+        return any(self._runs(make, cell, method) for make in self.makes)
 
     def line(self, entry: Entry) -> Line:
         """Return an entry with our figures."""
         ours = self._figure(entry, sources(entry.method))
-        return Line(entry, ours, self._calibrated(entry), comparable=self.make is experiment)
+        return Line(entry, ours, self._calibrated(entry), comparable=experiment in self.makes)
 
     def _calibrated(self, entry: Entry) -> Figure | None:
         if entry.measure != "accuracy":
@@ -94,16 +97,21 @@ class Shelf:
         return self._figure(entry, [Source(entry.method + CALIBRATE, "corrected")])
 
     def _figure(self, entry: Entry, places: Sequence[Source]) -> Figure | None:
-        values: dict[int, tuple[float, bool]] = {}
-        for place in places:
-            for seed, kept in self.runs(entry.cell, place.method).items():
-                value = read(kept, entry, place)
-                if value is not None:
-                    values.setdefault(seed, (value, place.held_back))
-        if not values:
-            return None
-        ordered = [values[seed] for seed in sorted(values)]
-        return Figure(tuple(v for v, _ in ordered), any(held for _, held in ordered))
+        for make in self.makes:
+            values: dict[int, tuple[float, bool]] = {}
+            for place in places:
+                for seed, kept in self._runs(make, entry.cell, place.method).items():
+                    value = read(kept, entry, place)
+                    if value is not None:
+                        values.setdefault(seed, (value, place.held_back))
+            if values:
+                ordered = [values[seed] for seed in sorted(values)]
+                held_back = any(held for _, held in ordered)
+                return Figure(tuple(v for v, _ in ordered), held_back, earlier=make is not self.makes[0])
+        return None
+
+    def _runs(self, make: MakeExperiment, cell: Cell, method: str) -> dict[int, Record]:
+        return self.found.get((_expected(make, cell, method), method), {})
 
 
 def read(kept: Record, entry: Entry, place: Source) -> float | None:
@@ -127,18 +135,20 @@ def setting_table(config: Config) -> dict[str, Any]:
     if "clip2fl" in table:
         # Everybody supplies a teacher of their own; which one is in the record.
         table["clip2fl"] = {k: v for k, v in table["clip2fl"].items() if k != "teacher"}
+    if "calibrate" in table:
+        unread = unread_grids(config.method)
+        table["calibrate"] = {k: v for k, v in table["calibrate"].items() if k not in unread}
     return {k: v for k, v in table.items() if v != {}}
+
+
+def unread_grids(method: str) -> tuple[str, ...]:
+    """Return the settings of ``calibrate`` that are for the other kind of classifier."""
+    return ("linear_deltas",) if {"etf", "feat"} & set(method.split("+")) else ("deltas", "gammas")
 
 
 @lru_cache(maxsize=4096)
 def _expected(make: MakeExperiment, cell: Cell, method: str) -> str:
-    table = make(cell, method)
-    if "clip2fl" in method.split("+"):
-        table = {"clip2fl": _SOME_TEACHER, **table}
-    try:
-        return setting_of(make_config(table))
-    except FedfeatError:
-        return f"{method} does not exist"
+    return setting_of(parse_config(make(cell, method)))
 
 
 def _difference(figure: Figure | None, entry: Entry) -> float | None:

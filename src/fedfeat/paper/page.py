@@ -79,7 +79,7 @@ def _cell_section(table: PaperTable, cell: Cell, lines: Sequence[Line], shelf: S
 def _further(cell: Cell, lines: Sequence[Line], shelf: Shelf) -> list[str]:
     there = {line.entry.method for line in lines}
     methods = {method.removesuffix(CALIBRATE) for _, method in shelf.found}
-    return [m for m in sorted(methods - there) if shelf.runs(cell, m) or shelf.runs(cell, m + CALIBRATE)]
+    return [m for m in sorted(methods - there) if shelf.has(cell, m) or shelf.has(cell, m + CALIBRATE)]
 
 
 def _not_run(table: PaperTable, entries: Sequence[Entry]) -> str:
@@ -142,7 +142,7 @@ def _runs_section(records: Sequence[Record]) -> str:
         hardware = kept.environment.get("gpu") or f"{kept.environment.get('cpus', '?')} CPU cores"
         where = cell.name if cell else kept.dataset
         number = f"({images.index(kept.images) + 1})"
-        changes = changes_text(changes_in(kept, cell)) if cell else ""
+        changes = changes_text(changes_in(kept, cell), cell, kept.method) if cell else ""
         told = (kept.environment.get("torch", "?"), kept.commit)
         values = (
             where,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedfeat.paper.choices import Choice, Variation, answers, find_variations, read_choices
+from fedfeat.paper.cells import Cell
+from fedfeat.paper.choices import Choice, Variation, answers, earlier_changes, find_variations, read_choices
 from fedfeat.paper.choices_record import MeasuredChoices
 from fedfeat.paper.page_choices_small import small_section
 from fedfeat.paper.records import Record
@@ -17,12 +18,14 @@ Choices that a program must make and the paper leaves open. The effect is that o
 points of final accuracy, read from two runs of the same cell, method and seed that differ in it alone: on the plain
 prediction, on the method's own (EGC where it has one), and on the calibrated one. This runs what is missing of all
 pairs, or with `--only momentum,logits` of some; `fedfeat paper show choices` prints means over seeds. Both take
-`--set train.rounds=20` for pairs of shorter runs.
+`--set train.rounds=20` for pairs of shorter runs. *The earlier settings* are those of the first runs: `model.init =
+kaiming`, `fedcbdr.mode = paper`, `calibrate.held_out = 0.2`, and offsets of a linear classifier up to 10 only.
 
 ```sh
 fedfeat paper run choices --engine cuda
 ```
 """
+LONG = 6
 HEAD = (
     "| choice | the paper | ours | instead | where | plain | own | calibrated |\n|---|---|---|---|---|---:|---:|---:|\n"
 )
@@ -51,16 +54,28 @@ def _rows(choice: Choice, found: Sequence[Variation]) -> str:
 
 
 def _row(title: str, paper: str, ours: str, variation: Variation) -> str:
-    changes = changes_text(variation.changes)
-    where = f"{variation.cell.name}, `{variation.varied.method}`, seed {variation.varied.seed}"
-    where += f", both with {changes_text(variation.given)}" if variation.given else ""
+    cell, method = variation.cell, variation.varied.method
+    changes = changes_text(variation.changes, cell, method)
+    where = f"{cell.name}, `{method}`, seed {variation.varied.seed}"
+    where += f", both with {changes_text(variation.given, cell, method)}" if variation.given else ""
     effects = _effects(variation)
     return "| " + " | ".join((title, paper, ours, changes, where, *effects)) + " |\n"
 
 
-def changes_text(changes: Mapping[str, Any]) -> str:
-    """Return changed settings as a list."""
-    return ", ".join(f"`{key} = {value}`" for key, value in changes.items())
+def changes_text(changes: Mapping[str, Any], cell: Cell, method: str) -> str:
+    """Return changed settings as a list, in which those of the first runs have one name."""
+    earlier = earlier_changes(cell, method)
+    told = []
+    if len(earlier) > 1 and earlier.items() <= changes.items():
+        told, changes = ["the earlier settings"], {k: v for k, v in changes.items() if k not in earlier}
+    return ", ".join([*told, *(f"`{key} = {_value_text(value)}`" for key, value in changes.items())])
+
+
+def _value_text(value: Any) -> str:
+    """Return a value as text; of a long row of numbers the ends."""
+    if isinstance(value, Sequence) and len(value) > LONG and not isinstance(value, str):
+        return f"{value[0]:g} ... {value[-1]:g}"
+    return str(value)
 
 
 def _effects(variation: Variation) -> list[str]:

@@ -86,10 +86,10 @@ def record(
 
 def write_record(kept: Record, folder: Path) -> Path:
     """Write a record under a name that says what it is of; a later run of the same experiment takes its place."""
-    from fedfeat.config import make_config
+    from fedfeat.config import parse_config
     from fedfeat.sweep.identity import folder_name
 
-    path = folder / f"{folder_name(make_config(kept.config))}.json"
+    path = folder / f"{folder_name(parse_config(kept.config))}.json"
     write_atomically(path, kept.to_json().encode())
     return path
 
