@@ -4,6 +4,8 @@
 
 - The prior is measured on exemplars, which the model has trained on; images of old classes that it has not seen have
   more head energy. So: the accuracy with the prior multiplied by some factors.
+- The paper divides energies by the number of classes less one, and its formula adds the component of old classes where
+  its text speaks of removing the one of new classes. So: the accuracy under other forms of the correction.
 - `calibrate` chooses a strength and an offset on held-out samples. So, for a run of it: the accuracy that a choice from
   random parts of these samples leads to, and the best that any choice could do.
 """
@@ -26,6 +28,7 @@ from fedfeat.federation.runfolder import RunFolder
 from fedfeat.files import write_json
 from fedfeat.geometry import group_energies
 from fedfeat.geometry.calibration import choose, count_right
+from fedfeat.geometry.egc import RankNorm, group_rank
 from fedfeat.methods.calibrate import CalibrateSettings, Calibration
 from fedfeat.methods.correction import PRIOR_HEAD, EnergyCorrection
 from fedfeat.methods.method import Known
@@ -33,6 +36,7 @@ from fedfeat.models import ETFHead, Outputs
 from fedfeat.trained import load_trained
 
 FACTORS = (0.0, 0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
+RANK_NORMS: tuple[RankNorm, ...] = ("minus_one", "true_rank", "none")
 PARTS, REPEATS = (1.0, 0.5, 0.25, 0.1, 0.05), 200
 
 
@@ -69,6 +73,17 @@ class Study:
         for factor in FACTORS:
             logits = self._corrected(self.test, factor * self.prior)
             yield f"prior x {factor:g}", logits.argmax(dim=1) == self.test.labels
+
+    def forms(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield which test images are right by what energies are divided by, and with and without the old part."""
+        own, new = self.correction.settings, self.trained.seen.num_classes - self.num_old
+        for rank_norm in RANK_NORMS:
+            prior = self.prior * group_rank(new, own.rank_norm) / group_rank(new, rank_norm)
+            for tail_boost in (True, False):
+                form = own.model_copy(update={"rank_norm": rank_norm, "tail_boost": tail_boost})
+                logits = self._corrected(self.test, prior, EnergyCorrection(form))
+                name = f"{rank_norm}, {'removed and added' if tail_boost else 'removed alone'}"
+                yield name, logits.argmax(dim=1) == self.test.labels
 
     def energies(self) -> dict[str, float]:
         """Return mean head energies of test images of old and of new classes."""
@@ -125,10 +140,10 @@ class Study:
         features = torch.cat(parts) if len(pixels) else torch.empty(0, self._head().dim, device=self.trained.device)
         return Samples(features, self._head().cosine(features), labels.to(self.trained.device))
 
-    def _corrected(self, samples: Samples, prior: float) -> Tensor:
-        trained = self.trained
+    def _corrected(self, samples: Samples, prior: float, form: EnergyCorrection | None = None) -> Tensor:
+        trained, correct = self.trained, form or self.correction
         known = Known({**trained.known.numbers, PRIOR_HEAD: prior}, trained.known.tensors)
-        return self.correction(trained.network, Outputs(samples.features, samples.cosines), trained.seen, known)
+        return correct(trained.network, Outputs(samples.features, samples.cosines), trained.seen, known)
 
     def _head(self) -> ETFHead:
         assert isinstance(self.trained.network.head, ETFHead)
@@ -153,11 +168,12 @@ def main() -> None:
     found: dict[str, Any] = {"method": study.trained.method.name, "head_energy": study.energies()}
     print("head energy: " + ", ".join(f"{name} {value:.4f}" for name, value in found["head_energy"].items()))
     old = study.test.labels < study.num_old
-    print(f"{'':>12s} {'all':>6s} {'old':>6s} {'new':>6s}")
-    for name, right in study.priors():
-        shares = {part: 100 * float(right[of].float().mean()) for part, of in _parts(old)}
-        found.setdefault("priors", {})[name] = shares
-        print(f"{name:>12s} " + " ".join(f"{share:6.2f}" for share in shares.values()))
+    print(f"{'':>30s} {'all':>6s} {'old':>6s} {'new':>6s}")
+    for key, looked_at in (("priors", study.priors()), ("forms", study.forms())):
+        for name, right in looked_at:
+            shares = {part: 100 * float(right[of].float().mean()) for part, of in _parts(old)}
+            found.setdefault(key, {})[name] = shares
+            print(f"{name:>30s} " + " ".join(f"{share:6.2f}" for share in shares.values()))
     for name, reached in study.choices():
         spread = statistics.stdev(reached) if len(reached) > 1 else 0.0
         found.setdefault("choices", {})[name] = {"mean": statistics.fmean(reached), "std": spread}
