@@ -8,7 +8,7 @@ from paper_records import MakeRecord
 
 from fedfeat.paper.choices_record import QUICK_FILE, read_measured
 from fedfeat.paper.choices_runs import CHOICES
-from fedfeat.paper.page import NO_READING, missing_readings, read_readings, render_page
+from fedfeat.paper.page import NO_READING, SUMMARY, missing_readings, read_readings, render_page
 from fedfeat.paper.records import read_records
 from fedfeat.paper.show import published_text
 from fedfeat.paper.tables import TABLES
@@ -27,9 +27,18 @@ def test_every_cell_with_a_figure_of_ours_has_a_reading() -> None:
 
 
 def test_readings_are_of_cells_that_exist() -> None:
+    others = {CHOICES: {"effects"}, SUMMARY: {"all"}}
     for table, cells in read_readings().items():
-        known = {"effects"} if table == CHOICES else {entry.cell.name for entry in TABLES[table].entries}
-        assert set(cells) <= known
+        assert set(cells) <= (others.get(table) or {entry.cell.name for entry in TABLES[table].entries})
+
+
+def test_the_page_begins_with_what_is_to_be_learned_where_something_was_run() -> None:
+    page = render_page(read_records(ROOT / "results"))
+    summary = page[page.index("## In short") : page.index("## Main results")]
+    assert "| cifar10-5-beta0.5-k5 | FEAT_F | `fedcbdr+feat` | 70.19 ± 1.8 |" in summary
+    assert "`refed" not in summary
+    assert read_readings()[SUMMARY]["all"].split(".")[0].strip() in summary
+    assert "## In short" not in render_page([])
 
 
 def test_effects_of_choices_are_read_where_there_are_any() -> None:

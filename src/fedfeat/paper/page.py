@@ -38,6 +38,8 @@ A run of your own: `fedfeat paper run NAME --only ...` runs what is missing, `fe
 `fedfeat paper record RUN --images ...` writes a record. With `--quick` everything runs in minutes on the built-in
 digits, to see how it works; those numbers have nothing to do with the paper's.
 """
+SUMMARY = "summary"
+SUMMED_UP = ("fedcbdr", "fedcbdr+feat")
 NO_READING = "No reading of these figures has been written yet."
 
 
@@ -50,10 +52,20 @@ def write_page(results: Path, out: Path) -> None:
 def render_page(records: Sequence[Record], small: MeasuredChoices | None = None) -> str:
     """Return the page as Markdown; ``small`` are effects of choices on the built-in digits."""
     shelf = Shelf(records)
-    parts = [HEAD, *(_table_section(table, shelf) for table in TABLES.values())]
+    parts = [HEAD, *_summary(shelf), *(_table_section(table, shelf) for table in TABLES.values())]
     reading = _wrapped(read_readings()[CHOICES]["effects"])
     parts += [choices_section(records, small, reading), _runs_section(records)]
     return "\n".join(parts)
+
+
+def _summary(shelf: Shelf) -> list[str]:
+    """Return FEAT_F and what it is built on, wherever both were run, and what is to be learned from it."""
+    lines = [shelf.line(entry) for entry in TABLES["table-main"].entries if entry.method in SUMMED_UP]
+    cells = _cells_with_figures(lines)
+    if not cells:
+        return []
+    shown = to_markdown([line for cell in cells for line in lines if line.entry.cell == cell])
+    return [f"## In short\n\n{shown}\n{_wrapped(read_readings()[SUMMARY]['all'])}\n"]
 
 
 def _table_section(table: PaperTable, shelf: Shelf) -> str:
