@@ -22,6 +22,7 @@ from fedfeat.errors import ConfigError
 from fedfeat.experiment import Experiment
 from fedfeat.federation.runfolder import RunFolder
 from fedfeat.federation.server import Progress
+from fedfeat.methods.fedlwf import PreviousModel
 from fedfeat.methods.registry import all_methods
 from toy import toy_config, toy_dataset
 
@@ -86,8 +87,10 @@ PLAIN = ["finetune", "fedcbdr", "fedcbdr+feat", "refed+feat", "fedcbdr+feat+cali
 # Rounding on a card is another one; a simulated card rounds as the engine in process does, nearly everywhere.
 TOLERANCE = 1e-4 if CARD else 1e-6
 needs_card = pytest.mark.skipif(not CARD, reason="only on an NVIDIA GPU")
-# What these bind to a client's steps differs from visit to visit: teachers, anchors, importances, control variates.
+# What these bind to a client's steps differs from visit to visit: teachers, anchors, importances, control variates,
+# draws of synthetic batches.
 BINDING = ["fedlwf", "fedewc", "fedssi", "replay+fedprox", "replay+scaffold", "replay+moon", "replay+feat+fedprox"]
+BINDING += ["target", "lander"]
 
 
 @pytest.mark.parametrize(
@@ -168,13 +171,39 @@ def test_the_number_of_replicas_changes_nothing(tmp_path: Path, method: str, rep
     assert torch.equal(ours.weights, theirs.weights)
 
 
-@pytest.mark.parametrize(("method", "captured"), [*((m, True) for m in BINDING), ("target", False)])
-def test_which_methods_are_captured_in_their_second_task(tmp_path: Path, method: str, captured: bool) -> None:
+def captures_in_its_second_task(folder: Path, method: str) -> bool:
     config = toy_config(method, engine={"device": "cuda", "name": "cuda", "kernels": "torch"}, scenario={"tasks": 2})
     experiment = Experiment(config, toy_dataset())
-    experiment.run(RunFolder.create(tmp_path / "run", config, {}), Progress(), ())
+    experiment.run(RunFolder.create(folder, config, {}), Progress(), ())
     assert isinstance(experiment.engine, CudaEngine)
-    assert bool(experiment.engine.replicas) is captured
+    return bool(experiment.engine.replicas)
+
+
+@pytest.mark.parametrize("method", BINDING)
+def test_methods_are_captured_in_their_second_task(tmp_path: Path, method: str) -> None:
+    assert captures_in_its_second_task(tmp_path / "run", method)
+
+
+def test_what_cannot_be_captured_is_trained_client_after_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = PreviousModel.start
+
+    def opaque(self: PreviousModel, client: Any, request: Any) -> Any:
+        look = start(self, client, request)
+        return look and (lambda images: look(images))
+
+    monkeypatch.setattr(PreviousModel, "start", opaque)
+    assert not captures_in_its_second_task(tmp_path / "run", "fedlwf")
+
+
+@pytest.mark.parametrize("method", ["target", "lander"])
+def test_gradients_go_through_synthetic_batches_in_half_precision(tmp_path: Path, method: str) -> None:
+    changes: dict[str, Any] = {"scenario": {"tasks": 2}, "train": {"batch": 7, "rounds": 1, "local_epochs": 1}}
+    ours, _ = run(tmp_path / "a", method, {"name": "cuda", "kernels": "torch", "precision": "bf16"}, **changes)
+    theirs, _ = run(tmp_path / "b", method, {"name": "inprocess", "precision": "bf16"}, **changes)
+    # Without their gradient TARGET ends 0.015 away.
+    assert difference(ours, theirs) < (5e-3 if CARD else TOLERANCE)
 
 
 def test_priors_measured_while_training_agree(tmp_path: Path) -> None:

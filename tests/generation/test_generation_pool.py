@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from studios import device_images
 
 from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation
-from fedfeat.generation.pool import Pool, endless_batches, quantised
+from fedfeat.generation.pool import Pool, draw_batches, endless_batches, quantised
 from toy import toy_dataset
 
 
@@ -55,6 +55,18 @@ def test_every_pass_visits_an_image_at_most_once_in_batches_of_one_size(count, b
         seen = torch.cat([levels(b, images)[:, 0] for b in islice(batches, per_pass)])
         assert len(seen) == per_pass * size
         assert len(set(seen.tolist())) == len(seen)
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(count=st.integers(1, 40), size=st.integers(1, 40), batches=st.integers(1, 9))
+def test_draws_in_one_row_are_those_of_endless_batches(count, size, batches):
+    images = device_images(toy_dataset(NO_AUGMENTATION))
+    size = min(size, count)
+    drawn = draw_batches(count, size, batches, images.augmentation, np.random.default_rng)
+    assert [len(values) for values in drawn] == [batches * size] * 4
+    one_by_one = islice(endless_batches(numbered(count), size, images, np.random.default_rng), batches)
+    expected = torch.cat([levels(batch, images)[:, 0] for batch in one_by_one])
+    assert torch.equal(levels(images.normalise(numbered(count)[drawn.order].float()), images)[:, 0], expected)
 
 
 def test_the_order_is_the_address_and_changes_with_every_pass():

@@ -62,7 +62,8 @@ class Replica:
         In bf16 the backbone's convolutions see a rounded copy of their weights, made once per step for all of them;
         autocast would make it layer by layer, and turn each gradient back.
         """
-        if self.network.autocast is None or self.engine.method.wants_levels:
+        method = self.engine.method
+        if self.network.autocast is None or method.wants_levels or method.trains_on_references:
             return None, list(self.model.parameters)
         half = self.model.weights.to(self.network.autocast)
         names = list(self.model.layout)[: self.model.num_entries]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
 import torch
@@ -44,25 +46,42 @@ class Pool:
         return torch.cat(self.aims)
 
 
-def varied(pixels: Tensor, draws: EpochDraws, visited: slice, augmentation: Augmentation) -> Tensor:
+def varied(pixels: Tensor, crops: Tensor, flips: Tensor, augmentation: Augmentation) -> Tensor:
     """Crop and flip images [B, H, W, C] as the data set's own are; their brightness is left alone."""
     if not (augmentation.crop_padding or augmentation.flip):
         return pixels
-    return crop_and_flip(pixels, draws.crops[visited], draws.flips[visited], augmentation.crop_padding)
+    return crop_and_flip(pixels, crops, flips, augmentation.crop_padding)
+
+
+def draw_passes(
+    count: int, size: int, augmentation: Augmentation, draw: Callable[[int], np.random.Generator]
+) -> Iterator[EpochDraws]:
+    """Yield the draws of one pass over a pool after the other, for ever; ``draw(pass)`` gives a pass its draws.
+
+    What is left at the end of a pass and would not fill a batch of ``size`` is skipped.
+    """
+    used = count // size * size
+    for number in itertools.count():
+        draws = draw_epoch(draw(number), count, replace(augmentation, brightness=0.0))
+        yield EpochDraws(*(values[:used] for values in draws))
 
 
 def endless_batches(
     pool: Tensor, batch: int, images: DeviceImages, draw: Callable[[int], np.random.Generator]
 ) -> Iterator[Tensor]:
-    """Yield normalised batches of one fixed size for ever, in a new order on every pass.
-
-    What is left at the end of a pass and would not fill a batch is skipped. ``draw(pass)`` gives a pass its draws.
-    """
-    augmentation = replace(images.augmentation, brightness=0.0)
+    """Yield normalised batches of one fixed size for ever, in a new order on every pass."""
     size = min(batch, len(pool))
-    for number in itertools.count():
-        draws = draw_epoch(draw(number), len(pool), augmentation)
+    for draws in draw_passes(len(pool), size, images.augmentation, draw):
         order = draws.order.to(pool.device)
-        for start in range(0, len(pool) - size + 1, size):
+        for start in range(0, len(order), size):
             visited = slice(start, start + size)
-            yield images.normalise(varied(pool[order[visited]], draws, visited, augmentation).float())
+            pixels = varied(pool[order[visited]], draws.crops[visited], draws.flips[visited], images.augmentation)
+            yield images.normalise(pixels.float())
+
+
+def draw_batches(
+    count: int, size: int, batches: int, augmentation: Augmentation, draw: Callable[[int], np.random.Generator]
+) -> EpochDraws:
+    """Return the draws of so many batches in one row: the same that endless batches make as they go."""
+    passes = islice(draw_passes(count, size, augmentation, draw), math.ceil(batches / (count // size)))
+    return EpochDraws(*(torch.cat(values)[: batches * size] for values in zip(*passes, strict=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from fedfeat.draws import draw_at
 from fedfeat.federation.payload import Payload
 from fedfeat.generation.batchnorm import batch_norms
-from fedfeat.generation.pool import POOL, endless_batches
+from fedfeat.generation.pool import POOL, draw_batches, varied
 from fedfeat.models import Network
 
 if TYPE_CHECKING:
@@ -38,20 +39,20 @@ class SyntheticBatches:
 
     def start(self, client: Client, request: Payload) -> Look | None:
         """Return what a step refers to, or None in the first task."""
+        from fedfeat.methods.method import Capturable  # methods are made of this module
+
         batch_norms(client.network)  # refused now rather than when the first task has been trained
         if client.task == 0:
             return None
         teacher = client.frozen(PREVIOUS_MODEL, client.shared[PREVIOUS_MODEL], client.task - 1)
-        where = client.task, client.round, client.id
-        batches = endless_batches(
-            client.shared[POOL],
-            self.batch,
-            client.images,
-            lambda number: draw_at(client.config.seed, "synthetic-batches", *where, number),
-        )
+        pool = client.shared[POOL]
+        size = min(self.batch, len(pool))
 
-        def look(images: Tensor) -> dict[str, Tensor]:
-            synthetic = next(batches)
+        def look(images: Tensor, order: Tensor, crops: Tensor, flips: Tensor, cursor: Tensor) -> dict[str, Tensor]:
+            rows = cursor + torch.arange(size, device=pool.device)
+            pixels = varied(pool[order[rows]], crops[rows], flips[rows], client.images.augmentation)
+            synthetic = client.images.normalise(pixels.float())
+            cursor += size
             # The network is in training mode: its BatchNorm sees real and synthetic batches in turn, as published.
             ours = client.network(synthetic)
             with torch.no_grad():
@@ -63,4 +64,24 @@ class SyntheticBatches:
                     found[THEIR_MAP] = mapped(teacher, theirs.features)
             return found
 
-        return look
+        return Capturable(look, self._draws(client, len(pool), size))
+
+    def _draws(self, client: Client, count: int, size: int) -> tuple[Tensor, ...]:
+        """Return the draws of all steps of a visit, and where it stands in them.
+
+        Rows are filled up to a power of two of steps, so that clients of like sizes share a captured step.
+        """
+        train, where = client.config.train, (client.task, client.round, client.id)
+        steps = train.local_epochs * math.ceil(len(client.local_set) / train.batch)
+        drawn = draw_batches(
+            count,
+            size,
+            steps,
+            client.images.augmentation,
+            lambda number: draw_at(client.config.seed, "synthetic-batches", *where, number),
+        )
+        rows = size * 2 ** (steps - 1).bit_length()
+        filled = [values.new_zeros(rows, *values.shape[1:]) for values in drawn[:3]]
+        for room, values in zip(filled, drawn, strict=False):
+            room[: len(values)] = values
+        return *(room.to(client.device) for room in filled), torch.zeros((), dtype=torch.long, device=client.device)

@@ -59,7 +59,7 @@ class Studio:
         """Crop and flip generated images [B, C, H, W] in 0..1: pixels [B, H, W, C] in 0..255, with a gradient."""
         augmentation = replace(self.images.augmentation, brightness=0.0)
         draws = draw_epoch(rng, len(images), augmentation)
-        return varied(images.permute(0, 2, 3, 1) * 255, draws, slice(None), augmentation)
+        return varied(images.permute(0, 2, 3, 1) * 255, draws.crops, draws.flips, augmentation)
 
 
 Synthesis = Callable[[Studio], Pool]

@@ -147,6 +147,7 @@ def lander(settings: LanderSettings) -> Method:
             LossTerm("map", held, from_task=2),
         ),
         references=(Anchors(), SyntheticBatches(settings.batch, with_mapping=True)),
+        trains_on_references=True,
         keeps_previous_model=True,
         boundary=(Generation(make_pool),),
         server_steps=(AnchorDelivery(settings.text),),

@@ -169,6 +169,7 @@ class Method:
     terms: tuple[LossTerm, ...] = ()
     wants_levels: bool = False
     references: tuple[Reference, ...] = ()
+    trains_on_references: bool = False  # a reference runs the network that is trained, and gradients go through it
     penalties: tuple[Penalty, ...] = ()
     keeps_previous_model: bool = False  # clients keep the model that the previous task ended with
     grad_clip: float | None = None

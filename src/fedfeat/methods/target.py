@@ -71,6 +71,7 @@ def target(settings: TargetSettings) -> Method:
         loss=LossTerm("ce", lambda s: new_class_cross_entropy(s.logits, s.labels, s.num_old)),
         terms=(LossTerm("kd", distilled, settings.kd, from_task=2),),
         references=(SyntheticBatches(settings.batch),),
+        trains_on_references=True,
         keeps_previous_model=True,
         boundary=(Generation(lambda studio: synthesise(studio, settings.generation)),),
     )
