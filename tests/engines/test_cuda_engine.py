@@ -22,6 +22,7 @@ from fedfeat.errors import ConfigError
 from fedfeat.experiment import Experiment
 from fedfeat.federation.runfolder import RunFolder
 from fedfeat.federation.server import Progress
+from fedfeat.generation.pool import POOL
 from fedfeat.methods.fedlwf import PreviousModel
 from fedfeat.methods.registry import all_methods
 from toy import toy_config, toy_dataset
@@ -204,6 +205,28 @@ def test_gradients_go_through_synthetic_batches_in_half_precision(tmp_path: Path
     theirs, _ = run(tmp_path / "b", method, {"name": "inprocess", "precision": "bf16"}, **changes)
     # Without their gradient TARGET ends 0.015 away.
     assert difference(ours, theirs) < (5e-3 if CARD else TOLERANCE)
+
+
+@pytest.mark.parametrize("method", ["target", "lander"])
+def test_the_servers_student_is_captured_and_learns_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    replays = []
+    repeat = CudaEngine.repeat
+
+    def counted(self: CudaEngine, work: Any, touched: Any) -> Any:
+        replay = repeat(self, work, touched)
+        return lambda: replays.append(replay())
+
+    monkeypatch.setattr(CudaEngine, "repeat", counted)
+    changes: dict[str, Any] = {"scenario": {"tasks": 2}, "train": {"rounds": 1, "local_epochs": 1}}
+    ours, _ = run(tmp_path / "a", method, {"name": "cuda", "kernels": "torch"}, **changes)
+    theirs, _ = run(tmp_path / "b", method, {"name": "inprocess"}, **changes)
+    settings = toy_config(method).parts[method].generation
+    learning = settings.rounds - (settings.warmup if method == "target" else 0)
+    assert len(replays) == learning * (settings.student_steps - 1) > 0
+    pools = [progress.shared[POOL].float() for progress in (ours, theirs)]
+    assert (pools[0] - pools[1]).abs().mean() < (2 if CARD else 0.01)
 
 
 def test_priors_measured_while_training_agree(tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 
 WARM_UPS = 1  # runs in which libraries choose their kernels and allocate their workspaces
 STEPS_TO_CAPTURE = WARM_UPS + 2  # batches that compiling and capturing a step walk over
@@ -27,6 +28,27 @@ def captured(work: Callable[[], None], pool: Any, stream: torch.cuda.Stream) -> 
         finally:
             graph.capture_end()
     return graph
+
+
+def warmed_up(work: Callable[[], None], pool: Any, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+    """Return the same of work that has not run on this stream yet; it runs as often as libraries need it."""
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_UPS):
+            work()
+    stream.synchronize()
+    return captured(work, pool, stream)
+
+
+@contextmanager
+def put_back(touched: Sequence[Tensor]) -> Iterator[None]:
+    """Undo what happens to some tensors."""
+    with torch.no_grad():
+        saved = [tensor.clone() for tensor in touched]
+    yield
+    with torch.no_grad():
+        for tensor, value in zip(touched, saved, strict=True):
+            tensor.copy_(value)
 
 
 @contextmanager

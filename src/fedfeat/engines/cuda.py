@@ -13,7 +13,7 @@ from __future__ import annotations
 import gc
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from fedfeat.config import Config
 from fedfeat.data.augment import EpochDraws
 from fedfeat.data.dataset import Dataset
 from fedfeat.engines.arithmetic import arithmetic
-from fedfeat.engines.capture import STEPS_TO_CAPTURE
+from fedfeat.engines.capture import STEPS_TO_CAPTURE, put_back, warmed_up
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.engines.peak import flops_per_image, matrix_peak
 from fedfeat.engines.plan import interleave, longest_first, plan_replicas, stream_priority
@@ -36,6 +36,7 @@ from fedfeat.federation.outcome import Lost
 from fedfeat.federation.payload import SHARED, Payload, number_of
 from fedfeat.methods.method import Method
 from fedfeat.models import Network
+from fedfeat.repeat import Work
 from fedfeat.scenario import Scenario
 
 MOST_URGENT = -3  # PyTorch keeps streams of four priorities
@@ -86,6 +87,12 @@ class CudaEngine(InProcessEngine):
         if not self.replicas:
             return client
         return self.replicas[0].lent_to(client)
+
+    def repeat(self, work: Work, touched: Sequence[Tensor]) -> Work:
+        """Return the server's work on fixed tensors as a replay; what capturing does to those it touches is undone."""
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with put_back(touched):
+            return warmed_up(work, torch.cuda.graph_pool_handle(), stream).replay
 
     def account(self) -> dict[str, Any]:
         """Return how the last round was run: clients at once, memory planned for each, share of the card's peak."""

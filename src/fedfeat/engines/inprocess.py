@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from fedfeat.federation.outcome import DropOut, Lost
 from fedfeat.federation.payload import SHARED, Payload, State
 from fedfeat.methods.method import Known, Method, Op, Seen
 from fedfeat.models import FlatModel, Network, build_network
+from fedfeat.repeat import Work, as_it_is
 from fedfeat.scenario import Scenario
 
 
@@ -147,6 +148,10 @@ class InProcessEngine:
             secret=self.secret,
             sets=sets,
         )
+
+    def repeat(self, work: Work, touched: Sequence[Tensor]) -> Work:
+        """Return the server's work on fixed tensors as it is."""
+        return as_it_is(work, touched)
 
     def frozen(self, name: str, vector: Tensor, task: int) -> Network:
         """Return a network that holds a vector of some task, in evaluation mode; one is kept per name."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.engines.arithmetic import Forward, Transform, backbone_of
-from fedfeat.engines.capture import WARM_UPS, captured
+from fedfeat.engines.capture import put_back, warmed_up
 from fedfeat.engines.frozen import FrozenNetworks
 from fedfeat.engines.parts import Kind, Parts
 from fedfeat.methods.method import Seen, Step
@@ -164,13 +164,10 @@ class Replica:
             parts = self.parts[kind]
             touched = [self.model.vector, self.velocity, self.sums, self.cursor, *parts.tensors]
             touched += [] if self.half is None else [self.half]
-            with torch.cuda.stream(self.stream):
-                saved = [t.clone() for t in touched]
+            with torch.cuda.stream(self.stream), put_back(touched):
                 self.cursor.zero_()  # of whatever visit was here before
                 name = " ".join(["step", *(term.name for term in self.terms)])
                 self.graphs[size, kind] = self._capture(lambda: self.step(size, parts, forward, transform), name)
-                for buffer, value in zip(touched, saved, strict=True):
-                    buffer.copy_(value)
         return self.graphs[size, kind]
 
     def encode_ahead(self, indices: Tensor) -> None:
@@ -212,11 +209,8 @@ class Replica:
 
     def repeat(self, work: Callable[[], None], touched: Sequence[Tensor]) -> Callable[[], None]:
         """Return work on fixed tensors as a replay; what capturing does to those it touches is undone."""
-        saved = [t.clone() for t in touched]
-        graph = self._capture(work)
-        for tensor, value in zip(touched, saved, strict=True):
-            tensor.copy_(value)
-        return graph.replay
+        with put_back(touched):
+            return self._capture(work).replay
 
     def _capture(self, work: Callable[[], None], name: str | None = None) -> torch.cuda.CUDAGraph:
         """Return the captured work; what has a name is of a kind whose kernels are compiled side by side."""
@@ -224,10 +218,7 @@ class Replica:
         with torch.cuda.stream(self.stream):
             if name is not None:
                 self.engine.arithmetic.compile(name, work)
-            for _ in range(WARM_UPS):
-                work()
-        self.stream.synchronize()
-        graph = captured(work, self.pool, self.stream)
+        graph = warmed_up(work, self.pool, self.stream)
         if self.sgd is not None:
             self.sgd.settle()
         torch.cuda.synchronize()

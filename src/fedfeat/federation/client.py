@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from fedfeat.draws import draw_at
 from fedfeat.federation.payload import State
 from fedfeat.methods.method import Method
 from fedfeat.models import FlatModel, Network
+from fedfeat.repeat import Repeat, as_it_is
 from fedfeat.replay.holdout import hold_out
 
 if TYPE_CHECKING:
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 
 EXEMPLARS = "exemplars"
 IndexSets = dict[str, tuple[object, Tensor]]  # by name: the buffer that a set was worked out from, and the set
-Repeat = Callable[[Callable[[], None], Sequence[Tensor]], Callable[[], None]]
-
-
-def _as_it_is(work: Callable[[], None], touched: Sequence[Tensor]) -> Callable[[], None]:
-    """Return the work; an engine that tries it out first puts back the tensors it touches."""
-    return work
 
 
 @dataclass
@@ -49,7 +44,7 @@ class Client:
     encode: Callable[[Tensor], Tensor] | None  # a faster way from sample indices to features, if the engine has one
     frozen: Callable[[str, Tensor, int], Network]  # (name, vector, task it belongs to) -> network in evaluation mode
     batch: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))  # indices of the step at work
-    repeat: Repeat = _as_it_is  # makes work on fixed tensors cheaper to repeat, if the engine knows how
+    repeat: Repeat = as_it_is  # makes work on fixed tensors cheaper to repeat, if the engine knows how
     secret: int | None = None  # a number that nobody else knows; none in a simulation, where draws can be repeated
     sets: IndexSets = field(default_factory=dict)  # what was worked out for this client in this task
 

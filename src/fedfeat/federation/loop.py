@@ -163,6 +163,7 @@ class Federation:
             config=self.config,
             class_names=self.engine.class_names[: seen.num_classes],
             folder=self.folder,
+            repeat=self.engine.repeat,
         )
 
     def _choose_model(self) -> None:

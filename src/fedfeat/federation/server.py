@@ -18,6 +18,7 @@ from fedfeat.federation.exchange import Traffic
 from fedfeat.federation.payload import Payload, number_of, tensor_of
 from fedfeat.methods.method import Known, Seen
 from fedfeat.models import FlatModel, Network
+from fedfeat.repeat import Repeat, as_it_is
 from fedfeat.scenario.record import MAX_LISTED_CLIENTS
 
 
@@ -72,6 +73,7 @@ class Server:
     config: Config
     class_names: tuple[str, ...]  # in order of arrival, of the classes seen so far
     folder: Path | None  # where pictures may be written
+    repeat: Repeat = as_it_is  # makes work on fixed tensors cheaper to repeat, if the engine knows how
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ def synthesise(studio: Studio, settings: AnchoredSettings, anchors: Tensor, boun
                 steps=settings.student_steps,
                 temperature=settings.temperature,
                 mapping_weight=bound.weight,
+                repeat=studio.repeat,
             )
     return pool
 

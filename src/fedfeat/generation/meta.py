@@ -99,6 +99,7 @@ def synthesise(studio: Studio, settings: MetaSettings) -> Pool:
                 optimiser,
                 steps=settings.student_steps,
                 temperature=recipe.temperature,
+                repeat=studio.repeat,
             )
             schedule.step()
     return pool

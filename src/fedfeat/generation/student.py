@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from fedfeat.generation.losses import softened_divergence
 from fedfeat.generation.replay import mapped
 from fedfeat.models import Network
+from fedfeat.repeat import Repeat, as_it_is
 
 
 def new_student(teacher: Network, seed: int) -> Network:
@@ -42,11 +43,13 @@ def distil(
     steps: int,
     temperature: float,
     mapping_weight: float = 0.0,
+    repeat: Repeat = as_it_is,
 ) -> None:
-    """Train the student on batches of the pool; it is frozen again afterwards."""
+    """Train the student on batches of the pool, all of one size; it is frozen again afterwards."""
     student.train().requires_grad_(True)
-    for _ in range(steps):
-        images = next(batches)
+    images = next(batches).clone()  # every later batch comes to the same place
+
+    def step() -> None:
         with torch.no_grad():
             wanted = teacher(images)
         found = student(images)
@@ -58,4 +61,11 @@ def distil(
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
+
+    step()  # the first one may make what the optimiser keeps
+    kept = [value for state in optimiser.state.values() for value in state.values() if isinstance(value, Tensor)]
+    again = repeat(step, [*student.parameters(), *student.buffers(), *kept]) if steps > 1 else step
+    for _ in range(steps - 1):
+        images.copy_(next(batches))
+        again()
     student.eval().requires_grad_(False)

@@ -17,6 +17,7 @@ from fedfeat.generation.pictures import class_grid, write_picture
 from fedfeat.generation.pool import POOL, Pool, varied
 from fedfeat.generation.replay import PREVIOUS_MODEL
 from fedfeat.models import Network
+from fedfeat.repeat import Repeat, as_it_is
 
 if TYPE_CHECKING:
     from fedfeat.federation.boundary import Boundary
@@ -35,6 +36,7 @@ class Studio:
     class_names: tuple[str, ...]
     seed: int
     task: int
+    repeat: Repeat = as_it_is
 
     @property
     def image_shape(self) -> ImageShape:
@@ -87,6 +89,7 @@ class Generation:
             class_names=server.class_names,
             seed=boundary.seed,
             task=boundary.task,
+            repeat=server.repeat,
         )
         pool = self.synthesis(studio)
         server.progress.share(POOL, pool.images)
