@@ -23,7 +23,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from chaos import Hurt, hurt_federation, kill, simulated, toy, weights
+from chaos import CLIENTS, Hurt, hurt_federation, kill, simulated, toy, weights
 from federations import eventually, processes_that_mention
 
 from fedfeat.errors import FedfeatError
@@ -89,9 +89,12 @@ def test_clients_that_raise_send_nan_or_are_late_are_left_out_of_that_round_only
 
 def test_a_superlink_that_is_killed_in_a_round_changes_nothing(tmp_path: Path) -> None:
     config = toy(tmp_path, "refed+feat", federation={"deadline": 120.0}, scenario={"tasks": 2})
-    with hurt_federation(config, tmp_path, {0: {"1.2.train": 3.0}}) as hurt:
+    faults: dict[int, dict[str, Any]] = {client: {"1.2.train": 3.0} for client in range(CLIENTS)}
+    with hurt_federation(config, tmp_path, faults) as hurt:
         run = in_background(hurt)
-        eventually(lambda: len(rounds(hurt)) >= 1, 60, "the first round")
+        # A request that is on its way when the SuperLink dies is lost, so let every client have its own.
+        markers = [hurt.marker(client, "1.2.train") for client in range(CLIENTS)]
+        eventually(lambda: all(marker.exists() for marker in markers), 60, "the second round on every client")
         kill(hurt.server.link.pid)
         result = run.result(180)
     assert result["rounds_with_fewer_clients"] == []
