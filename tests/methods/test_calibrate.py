@@ -33,13 +33,15 @@ def run(folder: Path, method: str, **changes: Any) -> tuple[Experiment, Progress
 
 def test_a_fifth_of_the_old_and_as_many_of_the_new_are_held_out() -> None:
     old, new = np.repeat([0, 1, 2], [10, 5, 4]), np.repeat([3, 4], [40, 6])
-    picked_old, picked_new = hold_out(old, new, 0.2, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    picked_old, picked_new = hold_out(old, new, 0.2, rng.permutation, rng.permutation)
     assert np.bincount(old[picked_old], minlength=3).tolist() == [2, 1, 0]
     assert np.bincount(new[picked_new], minlength=5)[3:].tolist() == [2, 1]
 
 
 def test_classes_with_few_samples_are_left_alone() -> None:
-    picked_old, picked_new = hold_out(np.array([0, 0, 0, 0]), np.array([1, 1]), 0.2, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    picked_old, picked_new = hold_out(np.array([0] * 4), np.array([1, 1]), 0.2, rng.permutation, rng.permutation)
     assert len(picked_old) == len(picked_new) == 0
 
 
@@ -72,6 +74,28 @@ def test_held_out_samples_never_enter_a_batch(tmp_path: Path) -> None:
     assert all(not held[key] for key in held if key[0] == 0)
     for key, indices in trained.items():
         assert not indices & held[key]
+
+
+@pytest.mark.parametrize("redraw", [True, False])
+def test_exemplars_are_held_out_for_a_task_or_for_good(tmp_path: Path, redraw: bool) -> None:
+    experiment = Experiment(
+        toy_config("replay+calibrate", scenario={**BUDGET, "tasks": 3}, calibrate={"redraw": redraw}), toy_dataset()
+    )
+    engine, make_client = experiment.engine, experiment.engine.client
+    held: dict[tuple[int, int], set[int]] = {}
+
+    def client(client_id: int) -> Any:
+        made = make_client(client_id)
+        old = made.held_out[made.labels(made.held_out) < made.num_old]
+        held[engine.task, client_id] = set(old.tolist())
+        return made
+
+    engine.client = client  # type: ignore[method-assign]
+    experiment.run(RunFolder.create(tmp_path / "run", experiment.config, {}), Progress(), ())
+    before, after = (set().union(*(held[task, k] for k in range(3))) for task in (1, 2))
+    assert before
+    assert (before <= after) is not redraw
+    assert len(after) > len(before), "classes that have become old are held out, too"
 
 
 def test_index_sets_are_worked_out_once_for_each_state_of_the_buffer(

@@ -15,7 +15,7 @@ from fedfeat.federation.payload import State
 from fedfeat.methods.method import Method
 from fedfeat.models import FlatModel, Network
 from fedfeat.repeat import Repeat, as_it_is
-from fedfeat.replay.holdout import hold_out
+from fedfeat.replay.holdout import Shuffle, by_place, hold_out
 
 if TYPE_CHECKING:
     from fedfeat.config import Config
@@ -89,10 +89,17 @@ class Client:
         return self.sets[name][1]
 
     def _hold_out(self) -> Tensor:
-        rng = draw_at(self.config.seed, "held-out", self.task, self.id)
-        labels = self.labels(self.exemplars), self.labels(self.samples)
-        old, new = hold_out(labels[0].cpu().numpy(), labels[1].cpu().numpy(), self.method.held_out, rng)
+        old_labels, new_labels = (self.labels(indices).cpu().numpy() for indices in (self.exemplars, self.samples))
+        old, new = hold_out(old_labels, new_labels, self.method.held_out, *self._shuffles())
         return torch.cat([self.exemplars[old.tolist()], self.samples[new.tolist()]])
+
+    def _shuffles(self) -> tuple[Shuffle, Shuffle]:
+        """Return in what order exemplars and samples are held out: anew in each task, or the same for good."""
+        if self.method.redraws_held_out:
+            rng = draw_at(self.config.seed, "held-out", self.task, self.id)
+            return rng.permutation, rng.permutation
+        place = draw_at(self.config.seed, "held-out-for-good", self.id).permutation(len(self.images))
+        return by_place(self.exemplars.cpu().numpy(), place), by_place(self.samples.cpu().numpy(), place)
 
     def _trained(self, indices: Tensor) -> Tensor:
         return indices[~torch.isin(indices, self.held_out)] if len(self.held_out) else indices

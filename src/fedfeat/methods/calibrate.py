@@ -20,6 +20,7 @@ Sends:
 
 Defaults:
     held_out: a choice of this project
+    redraw: a choice of this project
     gammas: a choice of this project
     deltas: a choice of this project
     linear_deltas: a choice of this project
@@ -65,6 +66,11 @@ class CalibrateSettings(Settings):
     """What is held out and which strengths are tried."""
 
     held_out: float = Field(0.2, gt=0, le=0.5, description="share of each old class's exemplars that is set aside")
+    redraw: bool = Field(
+        True,
+        description="hold other exemplars out in every task; false holds the same ones out for good, which the model "
+        "then knows less and less",
+    )
     gammas: tuple[float, ...] = Field(
         (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), min_length=1, description="strengths of the gate to try"
     )
@@ -207,6 +213,7 @@ def calibrate(method: Method, settings: CalibrateSettings) -> Method:
     return replace(
         method,
         held_out=settings.held_out,
+        redraws_held_out=settings.redraw,
         boundary=(*method.boundary, Calibration(settings, method.predict, method.has_etf_head)),
         predict=CalibratedPrediction(method.predict),
         variants={**method.variants, **({"before calibration": method.predict} if method.predict else {})},

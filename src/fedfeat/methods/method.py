@@ -179,6 +179,7 @@ class Method:
     encodes_exemplars: bool = False  # after training, as they are: an engine may have their features ready by then
     server_steps: tuple[ServerStep, ...] = ()
     held_out: float = 0.0  # share of exemplars that clients do not train on during a task
+    redraws_held_out: bool = True  # other exemplars in every task; otherwise the same for good
     predict: Prediction | None = None
     variants: Mapping[str, Prediction] = field(default_factory=dict)  # other predictions to evaluate for the record
     sends: Mapping[str, str] = field(default_factory=dict)  # what leaves a client besides weights, losses and counts
