@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedfeat.repeat import Work
+
 WARM_UPS = 1  # runs in which libraries choose their kernels and allocate their workspaces
 STEPS_TO_CAPTURE = WARM_UPS + 2  # batches that compiling and capturing a step walk over
 
 
-def captured(work: Callable[[], None], pool: Any, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+def captured(work: Work, pool: Any, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
     """Return what ``work`` launches as a graph; nothing of it has run then.
 
     ``torch.cuda.graph`` would also give all cached memory back before each capture, only to ask for it again.
@@ -30,7 +32,7 @@ def captured(work: Callable[[], None], pool: Any, stream: torch.cuda.Stream) -> 
     return graph
 
 
-def warmed_up(work: Callable[[], None], pool: Any, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
+def warmed_up(work: Work, pool: Any, stream: torch.cuda.Stream) -> torch.cuda.CUDAGraph:
     """Return the same of work that has not run on this stream yet; it runs as often as libraries need it."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from fedfeat.engines.frozen import FrozenNetworks
 from fedfeat.engines.parts import Kind, Parts
 from fedfeat.methods.method import Seen, Step
 from fedfeat.models import FlatModel, Network
+from fedfeat.repeat import Work
 
 if TYPE_CHECKING:
     from fedfeat.engines.cuda import CudaEngine
@@ -207,12 +208,12 @@ class Replica:
         """Return the client with this copy of the model, and with what is captured on it."""
         return replace(client, model=self.model, encode=self.encode, repeat=self.repeat)
 
-    def repeat(self, work: Callable[[], None], touched: Sequence[Tensor]) -> Callable[[], None]:
+    def repeat(self, work: Work, touched: Sequence[Tensor]) -> Work:
         """Return work on fixed tensors as a replay; what capturing does to those it touches is undone."""
         with put_back(touched):
             return self._capture(work).replay
 
-    def _capture(self, work: Callable[[], None], name: str | None = None) -> torch.cuda.CUDAGraph:
+    def _capture(self, work: Work, name: str | None = None) -> torch.cuda.CUDAGraph:
         """Return the captured work; what has a name is of a kind whose kernels are compiled side by side."""
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):

@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 import numpy as np
 import torch
@@ -83,5 +82,5 @@ def draw_batches(
     count: int, size: int, batches: int, augmentation: Augmentation, draw: Callable[[int], np.random.Generator]
 ) -> EpochDraws:
     """Return the draws of so many batches in one row: the same that endless batches make as they go."""
-    passes = islice(draw_passes(count, size, augmentation, draw), math.ceil(batches / (count // size)))
+    passes = itertools.islice(draw_passes(count, size, augmentation, draw), math.ceil(batches / (count // size)))
     return EpochDraws(*(torch.cat(values)[: batches * size] for values in zip(*passes, strict=True)))

@@ -59,7 +59,7 @@ def render_page(records: Sequence[Record], small: MeasuredChoices | None = None)
 
 
 def _summary(shelf: Shelf) -> list[str]:
-    """Return FEAT_F and what it is built on, wherever both were run, and what is to be learned from it."""
+    """Return FEAT_F and what it is built on, wherever one of them was run, and what is to be learned from it."""
     lines = [shelf.line(entry) for entry in TABLES["table-main"].entries if entry.method in SUMMED_UP]
     cells = _cells_with_figures(lines)
     if not cells:

@@ -25,7 +25,7 @@ kaiming`, `fedcbdr.mode = paper`, `calibrate.held_out = 0.2`, and offsets of a l
 fedfeat paper run choices --engine cuda
 ```
 """
-LONG = 6
+LONG = 6  # numbers, from which on a row of them is shown by its ends
 HEAD = (
     "| choice | the paper | ours | instead | where | plain | own | calibrated |\n|---|---|---|---|---|---:|---:|---:|\n"
 )
