@@ -98,27 +98,23 @@ def test_a_run_of_its_own_goes_before_one_that_held_samples_back(make_record: Ma
     assert (ours.values, ours.held_back) == ((50.0, 47.0), True)
 
 
-EARLIER = ("model.init=kaiming", "fedcbdr.mode=paper", "calibrate.held_out=0.2")
 SHORT_GRID = f"calibrate.linear_deltas={[i / 4 for i in range(41)]}"
+ALONE = "feat.egc.tail_boost=false"
 
 
-def test_a_row_that_was_not_run_again_shows_its_earlier_run_with_a_mark(make_record: MakeRecord) -> None:
-    old = make_record("fedcbdr+calibrate", 66.0, plain=53.0, overrides=(*EARLIER, SHORT_GRID))
-    line = Shelf([old]).line(entry("fedcbdr"))
-    assert line.ours == Figure((53.0,), held_back=True, earlier=True)
-    assert line.calibrated == Figure((66.0,), earlier=True)
-    assert "| 53.00\\*† | 1 | -17.00 | 66.00† |" in to_markdown([line])
-    assert "† an earlier run: " in to_markdown([line])
-    (row,) = csv.DictReader(to_csv([line]).splitlines())
-    assert (row["ours_earlier"], row["calibrated_earlier"]) == ("True", "True")
-    assert "53.00*\\dag" in to_latex([line], "a table")
-
-
-def test_an_earlier_run_is_never_averaged_with_a_present_one(make_record: MakeRecord) -> None:
-    old = make_record("fedcbdr", 53.0, seed=2024, overrides=EARLIER[:2])
-    line = Shelf([old, make_record("fedcbdr", 57.0)]).line(entry("fedcbdr"))
-    assert line.ours == Figure((57.0,))
-    assert "†" not in to_markdown([line])
+def test_changed_settings_have_figures_of_their_own(make_record: MakeRecord) -> None:
+    records = [
+        make_record("fedcbdr+feat", 50.0),
+        make_record("fedcbdr+feat", 56.0, overrides=(ALONE,)),
+        make_record("fedcbdr", 40.0),
+    ]
+    usual, varied = Shelf(records), Shelf(records, overrides=(ALONE,))
+    assert usual.line(entry("fedcbdr+feat")).ours == Figure((50.0,))
+    for shelf in (varied, usual.with_settings((ALONE,))):
+        assert shelf.line(entry("fedcbdr+feat")).ours == Figure((56.0,))
+        assert shelf.line(entry("fedcbdr")).ours == Figure((40.0,))  # a setting that it does not read is none
+    assert usual.line(entry("fedcbdr+feat")).ours == Figure((50.0,))
+    assert usual.with_settings(("train.rounds=20",)).line(entry("fedcbdr")).ours is None
 
 
 def test_a_grid_for_the_other_classifier_is_no_setting(make_record: MakeRecord) -> None:

@@ -67,6 +67,27 @@ def test_ours_stand_beside_them_with_the_command_and_further_methods(make_record
     assert "| cifar10-5-beta0.5-k5 | `finetune` | 2023 | 18.00 |  | (1) | a card | 2 | abc |" in page
 
 
+def test_other_forms_of_the_correction_stand_below_the_printed_one(make_record: MakeRecord) -> None:
+    alone = ("feat.egc.tail_boost=false",)
+    records = [
+        make_record("fedcbdr", 57.0),
+        make_record("fedcbdr+feat", 69.0),
+        make_record("fedcbdr+feat", 73.0, overrides=alone),
+        make_record("refed+feat+calibrate", 60.0, overrides=(*alone, "feat.egc.rank_norm=true_rank")),
+    ]
+    page = render_page(records)
+    row = "FEAT_F, removing alone | `fedcbdr+feat` | 70.19 ± 1.8 | 73.00 | 1 | +2.81 |  |  |"
+    printed = "| FEAT_F | `fedcbdr+feat` | 70.19 ± 1.8 | 69.00 | 1 | -1.19 |  |  |"
+    assert f"{printed}\n| {row}\n" in page
+    assert f"| cifar10-5-beta0.5-k5 | {row}\n" in page[: page.index("## Main results")]
+    only = "fedfeat paper run table-main --only cifar10-5,beta0.5,k5"
+    assert f"{only},fedcbdr+feat --set feat.egc.tail_boost=false --calibrate --engine cuda\n" in page
+    assert f"{only},refed+feat --set feat.egc.rank_norm=true_rank --set feat.egc.tail_boost=false --calibrate" in page
+    assert "| FEAT_R, as its text says | `refed+feat` | 60.38 ± 1.5 |" in page
+    assert "| FedCBDR, " not in page
+    assert ", removing alone |" not in render_page(records[:2])
+
+
 def test_a_cell_without_a_reading_says_so(make_record: MakeRecord) -> None:
     from fedfeat.paper.cells import Cell
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
 import pytest
 from paper_command import paper
+from paper_records import MakeRecord
 
 from fedfeat.errors import FedfeatError
 from fedfeat.paper.cells import QUICK_NOTE
+from fedfeat.paper.records import write_record
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -24,20 +27,26 @@ def test_quick_runs_show_their_figures_and_are_not_run_again(elsewhere: Path) ->
     only = ("table-ablation", "--only", "cifar10-3,beta0.5", "--quick", "--set", "train.rounds=1")
     changed = paper("run", *only)
     assert changed.exit_code == 0
-    # A changed setting is run, and is not taken for the table's own experiment.
     assert "3 done now" in changed.output
+    assert ", ours with train.rounds=1\n" in changed.output
     assert QUICK_NOTE in changed.output
     again = paper("run", *only)
     assert "3 done before" in again.output
     assert len(list(elsewhere.glob("runs/paper-quick/*/result.json"))) == 3
+    # A changed setting has figures of its own, which are not taken for those of the table's own experiment.
+    assert all(row["ours_mean"] for row in _rows("show", *only))
+    assert not any(row["ours_mean"] for row in _rows("show", *only[:-2]))
+
+
+def _rows(*arguments: str) -> list[dict[str, str]]:
+    return list(csv.DictReader(paper(*arguments, "--format", "csv").output.splitlines()))
 
 
 def test_run_show_and_record_one_cell(elsewhere: Path) -> None:
     cell = ("--only", "cifar10-3,beta0.5,fedcbdr+etf", "--quick")
     run = paper("run", "table-ablation", *cell)
     assert run.exit_code == 0
-    shown = paper("show", "table-ablation", *cell, "--format", "csv").output.splitlines()
-    ours = dict(zip(shown[0].split(","), shown[1].split(","), strict=True))
+    ours = _rows("show", "table-ablation", *cell)[0]
     folder = next(elsewhere.glob("runs/paper-quick/digits-3-*"))
     result = json.loads((folder / "result.json").read_text())
     assert float(ours["ours_mean"]) == result["final_accuracy_uncorrected"]
@@ -47,6 +56,19 @@ def test_run_show_and_record_one_cell(elsewhere: Path) -> None:
     assert len(list(elsewhere.glob("results/digits-3-*.json"))) == 1
     assert paper("page", "--out", "page.md").exit_code == 0
     assert "| digits | `fedcbdr+etf+egc` | 2023 |" in (elsewhere / "page.md").read_text()
+
+
+def test_other_forms_of_the_correction_are_shown_where_they_were_run(elsewhere: Path, make_record: MakeRecord) -> None:
+    alone = "feat.egc.tail_boost=false"
+    for kept in (make_record("fedcbdr+feat", 69.0), make_record("fedcbdr+feat", 73.0, overrides=(alone,))):
+        write_record(kept, elsewhere / "results")
+    only = ("show", "table-main", "--only", "cifar10-5,beta0.5,k5,fedcbdr+feat")
+    assert [(r["row"], r["ours_mean"]) for r in _rows(*only)] == [
+        ("FEAT_F", "69.0"),
+        ("FEAT_F, removing alone", "73.0"),
+    ]
+    assert [(r["row"], r["ours_mean"]) for r in _rows(*only, "--set", alone)] == [("FEAT_F", "73.0")]
+    assert f"removing alone: ours with {alone}" in paper(*only).output
 
 
 def test_a_data_set_that_is_not_there_is_one_failed_run(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +88,8 @@ def test_a_data_set_that_is_not_there_is_one_failed_run(elsewhere: Path, monkeyp
         (("run", "table-main", "--only", "cifar11"), "did you mean 'cifar10"),
         (("show", "table-main", "--only", "tiny,beta1"), "no entry of table-main fits all of it"),
         (("show", "table-main", "--also", "fly"), "no method or add-on is called 'fly'"),
+        (("show", "table-main", "--set", "train.lrr=1"), "--set: unknown key 'train.lrr'; did you mean 'lr'"),
+        (("show", "table-main", "--set", "train.lr"), "expected KEY=VALUE"),
         (("record", "nowhere", "--images", "x"), "not a run folder"),
     ],
 )

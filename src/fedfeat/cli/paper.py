@@ -19,12 +19,12 @@ from fedfeat.errors import FedfeatError, nearest
 from fedfeat.paper import cells, choices_runs
 from fedfeat.paper.choices_runs import CHOICES, TITLE, Protocol
 from fedfeat.paper.only import also_methods, choose
-from fedfeat.paper.ours import Shelf
+from fedfeat.paper.ours import Line, Shelf, with_other_forms
 from fedfeat.paper.page import write_page
 from fedfeat.paper.published import Entry
 from fedfeat.paper.records import Record, read_records, record_of_run, records_of_runs, write_record
 from fedfeat.paper.runs import Plan, engine_overrides, many_seeds, small_experiment
-from fedfeat.paper.tables import TABLES, find_table
+from fedfeat.paper.tables import MAIN, TABLES, find_table
 from fedfeat.sweep import plan
 from fedfeat.sweep.outcome import Pool
 
@@ -114,8 +114,8 @@ def run(
     for reason in refused:
         console.print(f"left out: {reason}", style="red")
     outcomes = finish_all(plan(configs, folder), console, pool=pool)
-    shelf = _shelf(quick, folder, results)
-    print_table(find_table(name), [shelf.line(entry) for entry in entries], Format.terminal, console)
+    shelf = _shelf(quick, folder, results, set or ())
+    print_table(find_table(name), _lines(name, shelf, entries), Format.terminal, console, set or ())
     exit_if_failed(outcomes, console)
 
 
@@ -126,7 +126,10 @@ def show(
     also: Also = "",
     format: Annotated[Format, typer.Option(help="how to print it")] = Format.terminal,
     quick: Quick = False,
-    set: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="of choices: as run")] = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="of tables and choices: as they were run"),
+    ] = None,
     out: Out = None,
     results: Results = Path("results"),
 ) -> None:
@@ -136,13 +139,13 @@ def show(
     if _kind(name) == CHOICES:
         show_choices(only, Protocol(quick, set or ()), _records(quick, out, results), format, console)
         return
-    if set:
-        raise FedfeatError(f"{name}: shows the paper's own settings; --set is for 'choices', and for 'paper run'")
     if _kind(name) == "figure":
+        if set:
+            raise FedfeatError(f"{name}: shows what was drawn; --set is for tables and choices, and for 'paper run'")
         _show_figure(name, _folder(out, quick) / "figures", format)
         return
-    shelf = _shelf(quick, out, results)
-    print_table(find_table(name), [shelf.line(entry) for entry in _entries(name, only, also)], format, console)
+    shelf = _shelf(quick, out, results, set or ())
+    print_table(find_table(name), _lines(name, shelf, _entries(name, only, also)), format, console, set or ())
 
 
 @app.command()
@@ -176,12 +179,17 @@ def _records(quick: bool, out: Path | None, results: Path) -> list[Record]:
     return runs if quick else [*read_records(results), *runs]
 
 
-def _shelf(quick: bool, out: Path | None, results: Path) -> Shelf:
-    records = _records(quick, out, results)
-    shelf = Shelf(records, [small_experiment]) if quick else Shelf(records)
+def _shelf(quick: bool, out: Path | None, results: Path, overrides: Sequence[str] = ()) -> Shelf:
+    shelf = Shelf(_records(quick, out, results), small_experiment if quick else cells.experiment, overrides)
     for reason in shelf.strange:
         print(f"left out: {reason}", file=sys.stderr)
     return shelf
+
+
+def _lines(name: str, shelf: Shelf, entries: Sequence[Entry]) -> list[Line]:
+    """Return entries with our figures; in the main table also with other forms of the correction."""
+    lines = [shelf.line(entry) for entry in entries]
+    return with_other_forms(lines, shelf) if name == MAIN and not shelf.overrides else lines
 
 
 def _entries(name: str, only: str, also: str) -> list[Entry]:

@@ -24,10 +24,13 @@ class Format(StrEnum):
     latex = "latex"
 
 
-def print_table(paper_table: PaperTable, lines: Sequence[Line], format: Format, console: Console) -> None:
-    """Print published values and ours; on a terminal with a heading per cell and the notes."""
+def print_table(
+    paper_table: PaperTable, lines: Sequence[Line], format: Format, console: Console, changed: Sequence[str] = ()
+) -> None:
+    """Print published values and ours; on a terminal with a heading per cell, changed settings and the notes."""
+    title = f"{paper_table.title}{', ours with ' if changed else ''}{', '.join(changed)}"
     if format is Format.terminal:
-        console.print(paper_table.title, style="bold")
+        console.print(title, style="bold")
         for cell in dict.fromkeys(line.entry.cell for line in lines):
             console.print(f"\n{cell.title}  ({cell.name})")
             console.print(_terminal([line for line in lines if line.entry.cell == cell], console.width >= WIDE))
@@ -36,7 +39,7 @@ def print_table(paper_table: PaperTable, lines: Sequence[Line], format: Format, 
             console.print(note, style="dim")
         return
     if format is Format.latex:
-        print(to_latex(lines, f"{paper_table.title} ({paper_table.unit})"), end="")
+        print(to_latex(lines, f"{title} ({paper_table.unit})"), end="")
         return
     print(to_markdown(lines) if format is Format.markdown else to_csv(lines), end="")
 

@@ -27,12 +27,17 @@ RECIPE: Mapping[str, Any] = {
     "fedcbdr": {"mode": "class_quota"},
     "calibrate": {"held_out": 0.05},
 }
-# What the first runs had. A row that has not been run again is shown with it, and marked.
+# What the first runs had; pairs of them still tell what a choice is worth.
 EARLIER_RECIPE: Mapping[str, Any] = {
     "feat": {"logits": "cosine"},
     "calibrate": {"linear_deltas": tuple(i / 4 for i in range(41))},
 }
-EARLIER_NOTE = "an earlier run: Kaiming's initial weights, exemplars by mode paper, a fifth held back for calibration"
+# Other forms of the correction, by the words that follow a row's name: the text speaks of removing a component and of
+# the rank, the formulas also add one and divide by the rank less one.
+OTHER_FORMS: Mapping[str, tuple[str, ...]] = {
+    "removing alone": ("feat.egc.tail_boost=false",),
+    "as its text says": ("feat.egc.rank_norm=true_rank", "feat.egc.tail_boost=false"),
+}
 # The released program draws class order and partitions with a constant, whatever the run's seed, and the partition of
 # every task from the same state: each client keeps its place in the skew. Small clients then stay rich in exemplars.
 DEALING: Mapping[str, Any] = {"class_order": "legacy", "partition_seed": "legacy", "seed": 2023}

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from fedfeat.config import Config, parse_config
 from fedfeat.errors import FedfeatError
-from fedfeat.paper.cells import Cell, Table, earlier_experiment, experiment
+from fedfeat.paper.cells import OTHER_FORMS, Cell, Table, experiment
 from fedfeat.paper.published import Entry
 from fedfeat.paper.records import Record
 from fedfeat.paper.sources import CALIBRATE, Source, after_tasks, matrix, numbers_sent, sources
@@ -28,7 +29,6 @@ class Figure:
 
     values: tuple[float, ...]
     held_back: bool = False  # at least one run held samples back for calibration
-    earlier: bool = False  # of runs with an earlier recipe
 
     @property
     def mean(self) -> float:
@@ -64,14 +64,14 @@ class Line:
 class Shelf:
     """Records sorted by setting, method and seed; of equal ones the first counts.
 
-    A figure is read from runs of the first experiment that there are any of. A record whose settings this version does
-    not understand is left out, and ``strange`` says why.
+    Figures are read from runs of the cells' experiments, changed by ``overrides`` (``"key=value"``). A record whose
+    settings this version does not understand is left out, and ``strange`` says why.
     """
 
     def __init__(
-        self, records: Iterable[Record], makes: Sequence[MakeExperiment] = (experiment, earlier_experiment)
+        self, records: Iterable[Record], make: MakeExperiment = experiment, overrides: Sequence[str] = ()
     ) -> None:
-        self.makes = makes
+        self.make, self.overrides = make, tuple(overrides)
         self.found: dict[tuple[str, str], dict[int, Record]] = {}
         self.strange: list[str] = []
         for kept in records:
@@ -82,14 +82,20 @@ class Shelf:
                 continue
             self.found.setdefault((setting, kept.method), {}).setdefault(kept.seed, kept)
 
+    def with_settings(self, overrides: Sequence[str]) -> Shelf:
+        """Return the same records, read for experiments that are changed in another way."""
+        other = copy(self)
+        other.overrides = tuple(overrides)
+        return other
+
     def has(self, cell: Cell, method: str) -> bool:
         """Whether there is a run of a method in a cell."""
-        return any(self._runs(make, cell, method) for make in self.makes)
+        return bool(self._runs(cell, method))
 
     def line(self, entry: Entry) -> Line:
         """Return an entry with our figures."""
         ours = self._figure(entry, sources(entry.method))
-        return Line(entry, ours, self._calibrated(entry), comparable=experiment in self.makes)
+        return Line(entry, ours, self._calibrated(entry), comparable=self.make is experiment)
 
     def _calibrated(self, entry: Entry) -> Figure | None:
         if entry.measure != "accuracy":
@@ -97,21 +103,36 @@ class Shelf:
         return self._figure(entry, [Source(entry.method + CALIBRATE, "corrected")])
 
     def _figure(self, entry: Entry, places: Sequence[Source]) -> Figure | None:
-        for make in self.makes:
-            values: dict[int, tuple[float, bool]] = {}
-            for place in places:
-                for seed, kept in self._runs(make, entry.cell, place.method).items():
-                    value = read(kept, entry, place)
-                    if value is not None:
-                        values.setdefault(seed, (value, place.held_back))
-            if values:
-                ordered = [values[seed] for seed in sorted(values)]
-                held_back = any(held for _, held in ordered)
-                return Figure(tuple(v for v, _ in ordered), held_back, earlier=make is not self.makes[0])
-        return None
+        values: dict[int, tuple[float, bool]] = {}
+        for place in places:
+            for seed, kept in self._runs(entry.cell, place.method).items():
+                value = read(kept, entry, place)
+                if value is not None:
+                    values.setdefault(seed, (value, place.held_back))
+        if not values:
+            return None
+        ordered = [values[seed] for seed in sorted(values)]
+        return Figure(tuple(v for v, _ in ordered), held_back=any(held for _, held in ordered))
 
-    def _runs(self, make: MakeExperiment, cell: Cell, method: str) -> dict[int, Record]:
-        return self.found.get((_expected(make, cell, method), method), {})
+    def _runs(self, cell: Cell, method: str) -> dict[int, Record]:
+        return self.found.get((_expected(self.make, self.overrides, cell, method), method), {})
+
+
+def with_other_forms(lines: Sequence[Line], shelf: Shelf) -> list[Line]:
+    """Return lines, those that were run with other forms of the correction followed by these."""
+    return [shown for line in lines for shown in (line, *other_forms(line, shelf).values())]
+
+
+def other_forms(line: Line, shelf: Shelf) -> dict[str, Line]:
+    """Return a line with each other form of the correction that it was run with; one without correction has none."""
+    entry = line.entry
+    if not {"feat", "egc"} & set(entry.method.split("+")):
+        return {}
+    found = {
+        form: shelf.with_settings(changes).line(replace(entry, label=f"{entry.label}, {form}"))
+        for form, changes in OTHER_FORMS.items()
+    }
+    return {form: other for form, other in found.items() if other.ours or other.calibrated}
 
 
 def read(kept: Record, entry: Entry, place: Source) -> float | None:
@@ -147,8 +168,8 @@ def unread_grids(method: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _expected(make: MakeExperiment, cell: Cell, method: str) -> str:
-    return setting_of(parse_config(make(cell, method)))
+def _expected(make: MakeExperiment, overrides: tuple[str, ...], cell: Cell, method: str) -> str:
+    return setting_of(parse_config(make(cell, method), overrides, where="--set"))
 
 
 def _difference(figure: Figure | None, entry: Entry) -> float | None:

@@ -10,17 +10,17 @@ from importlib import resources
 from pathlib import Path
 
 from fedfeat.files import write_atomically
-from fedfeat.paper.cells import Cell
+from fedfeat.paper.cells import OTHER_FORMS, Cell
 from fedfeat.paper.choices import cell_of, changes_in
 from fedfeat.paper.choices_record import QUICK_FILE, MeasuredChoices, read_measured
 from fedfeat.paper.choices_runs import CHOICES
-from fedfeat.paper.ours import Line, Shelf
+from fedfeat.paper.ours import Line, Shelf, other_forms, with_other_forms
 from fedfeat.paper.page_choices import changes_text, choices_section
 from fedfeat.paper.published import Entry
 from fedfeat.paper.records import Record, read_records
 from fedfeat.paper.show import published_text, to_markdown
 from fedfeat.paper.sources import CALIBRATE
-from fedfeat.paper.tables import TABLES, PaperTable
+from fedfeat.paper.tables import MAIN, TABLES, PaperTable
 
 HEAD = """# Reproduction
 
@@ -60,10 +60,11 @@ def render_page(records: Sequence[Record], small: MeasuredChoices | None = None)
 
 def _summary(shelf: Shelf) -> list[str]:
     """Return FEAT_F and what it is built on, wherever one of them was run, and what is to be learned from it."""
-    lines = [shelf.line(entry) for entry in TABLES["table-main"].entries if entry.method in SUMMED_UP]
+    lines = [shelf.line(entry) for entry in TABLES[MAIN].entries if entry.method in SUMMED_UP]
     cells = _cells_with_figures(lines)
     if not cells:
         return []
+    lines = with_other_forms(lines, shelf)
     shown = to_markdown([line for cell in cells for line in lines if line.entry.cell == cell])
     return [f"## In short\n\n{shown}\n{_wrapped(read_readings()[SUMMARY]['all'])}\n"]
 
@@ -78,14 +79,27 @@ def _table_section(table: PaperTable, shelf: Shelf) -> str:
 
 
 def _cell_section(table: PaperTable, cell: Cell, lines: Sequence[Line], shelf: Shelf) -> str:
-    """Return the paper's rows, further methods of ours below them in the main table, the command and the reading."""
-    methods = _further(cell, lines, shelf) if table.name == "table-main" else []
-    further = [shelf.line(Entry(method, method, cell, None)) for method in methods]
+    """Return the paper's rows, in the main table also other forms and methods, the commands and the reading."""
     only = f"{table.name} --only {cell.split},beta{cell.beta:g},k{cell.clients}"
-    command = _command(only + (f" --also {','.join(methods)}" if methods else ""), table)
     reading = read_readings().get(table.name, {}).get(cell.name, NO_READING)
-    shown = to_markdown([*lines, *further], setting=False)
-    return f"\n### {cell.title}\n\n{command}\n{shown}\n{_wrapped(reading)}\n"
+    commands = [only]
+    if table.name == MAIN:
+        methods = _further(cell, lines, shelf)
+        also = f" --also {','.join(methods)}" if methods else ""
+        commands = [only + end for end in (also, *_form_runs(lines, shelf))]
+        further = [shelf.line(Entry(method, method, cell, None)) for method in methods]
+        lines = [*with_other_forms(lines, shelf), *further]
+    shown = to_markdown(lines, setting=False)
+    return f"\n### {cell.title}\n\n{_command(commands, table)}\n{shown}\n{_wrapped(reading)}\n"
+
+
+def _form_runs(lines: Sequence[Line], shelf: Shelf) -> list[str]:
+    """Return what ends the command for each row that was run with another form."""
+    return [
+        f",{line.entry.method} " + " ".join(f"--set {change}" for change in OTHER_FORMS[form])
+        for line in lines
+        for form in other_forms(line, shelf)
+    ]
 
 
 def _further(cell: Cell, lines: Sequence[Line], shelf: Shelf) -> list[str]:
@@ -98,7 +112,7 @@ def _not_run(table: PaperTable, entries: Sequence[Entry]) -> str:
     """Return the published values of the cells of which nothing was run, as the paper lays them out."""
     if not entries:
         return ""
-    text = f"\n### Not run yet ({table.name})\n\n{_command(table.name, table)}"
+    text = f"\n### Not run yet ({table.name})\n\n{_command([table.name], table)}"
     for clients in dict.fromkeys(entry.cell.clients for entry in entries):
         grid = _published_grid([entry for entry in entries if entry.cell.clients == clients])
         text += f"\nPublished, K = {clients}:\n\n{grid}"
@@ -119,9 +133,9 @@ def _cells_with_figures(lines: Iterable[Line]) -> list[Cell]:
     return list(dict.fromkeys(line.entry.cell for line in lines if line.ours or line.calibrated))
 
 
-def _command(what: str, table: PaperTable) -> str:
+def _command(runs: Sequence[str], table: PaperTable) -> str:
     calibrate = " --calibrate" if table.entries[0].measure == "accuracy" else ""
-    return f"```sh\nfedfeat paper run {what}{calibrate} --engine cuda\n```\n"
+    return "```sh\n" + "".join(f"fedfeat paper run {run}{calibrate} --engine cuda\n" for run in runs) + "```\n"
 
 
 def read_readings() -> dict[str, dict[str, str]]:

@@ -6,14 +6,13 @@ import csv
 import io
 from collections.abc import Sequence
 
-from fedfeat.paper.cells import EARLIER_NOTE
+from fedfeat.paper.cells import OTHER_FORMS
 from fedfeat.paper.ours import Figure, Line
 from fedfeat.paper.published import Value
 
 COLUMNS = ("setting", "row", "method", "published", "ours", "seeds", "diff.", "calibrated", "diff.")
 HELD_BACK = "*"
 HELD_BACK_NOTE = "* trained without the exemplars that its calibration held back"
-EARLIER = "†"
 
 
 def cells_of(line: Line) -> tuple[str, ...]:
@@ -46,8 +45,7 @@ def figure_text(figure: Figure | None) -> str:
     if figure is None:
         return ""
     spread = f" ± {figure.std:.1f}" if figure.std is not None else ""
-    marks = (HELD_BACK if figure.held_back else "") + (EARLIER if figure.earlier else "")
-    return f"{figure.mean:.2f}{spread}{marks}"
+    return f"{figure.mean:.2f}{spread}{HELD_BACK if figure.held_back else ''}"
 
 
 def signed(difference: float | None) -> str:
@@ -57,9 +55,13 @@ def signed(difference: float | None) -> str:
 
 def notes_of(lines: Sequence[Line]) -> list[str]:
     """Return what must be said below a table."""
-    figures = [figure for line in lines for figure in (line.ours, line.calibrated) if figure]
-    held = [HELD_BACK_NOTE] if any(figure.held_back for figure in figures) else []
-    return held + ([f"{EARLIER} {EARLIER_NOTE}"] if any(figure.earlier for figure in figures) else [])
+    held = [HELD_BACK_NOTE] if any(line.ours and line.ours.held_back for line in lines) else []
+    labels = [line.entry.label for line in lines]
+    return held + [
+        f"{form}: ours with {', '.join(changes)}"
+        for form, changes in OTHER_FORMS.items()
+        if any(label.endswith(f", {form}") for label in labels)
+    ]
 
 
 def to_markdown(lines: Sequence[Line], *, setting: bool = True) -> str:
@@ -89,15 +91,14 @@ def to_csv(lines: Sequence[Line]) -> str:
     writer.writerow(
         ["setting", "task", "row", "method", "published", "published_std"]
         + [f"{which}_{what}" for which in ("ours", "calibrated") for what in ("mean", "std", "seeds", "difference")]
-        + ["held_back", "ours_earlier", "calibrated_earlier"]
+        + ["held_back"]
     )
     for line in lines:
         entry = line.entry
         value = entry.published or (None, None)
         ours = (*_numbers(line.ours), line.difference, *_numbers(line.calibrated), line.calibrated_difference)
         held = bool(line.ours and line.ours.held_back)
-        earlier = [bool(figure and figure.earlier) for figure in (line.ours, line.calibrated)]
-        writer.writerow([entry.cell.name, entry.task, entry.label, entry.method, *value, *ours, held, *earlier])
+        writer.writerow([entry.cell.name, entry.task, entry.label, entry.method, *value, *ours, held])
     return text.getvalue()
 
 
@@ -117,6 +118,6 @@ def to_latex(lines: Sequence[Line], caption: str) -> str:
 
 
 def _latex(text: str) -> str:
-    for plain, written in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), ("β", r"$\beta$"), (EARLIER, r"\dag")):
+    for plain, written in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), ("β", r"$\beta$")):
         text = text.replace(plain, written)
     return f"${text}$" if text.startswith("-") else text

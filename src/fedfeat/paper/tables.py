@@ -29,13 +29,13 @@ def _communication() -> tuple[Entry, ...]:
     )
 
 
-COMMUNICATION = "table-communication"
+MAIN, COMMUNICATION = "table-main", "table-communication"
 
 TABLES: Mapping[str, PaperTable] = {
     table.name: table
     for table in (
         PaperTable(
-            "table-main",
+            MAIN,
             "Main results: nine methods, three data sets, two task counts, two skews, 5 and 10 clients",
             tuple(read_entries("main.csv", BASELINES)),
             "Three seeds in the paper, which does not name them. FEAT_F is `fedcbdr+feat`, FEAT_R is `refed+feat`.",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fedfeat.config import Config, make_config
 from fedfeat.errors import FedfeatError, nearest
 from fedfeat.paper.cells import BUDGETS, Cell, experiment, quick_experiment
-from fedfeat.paper.tables import TABLES
+from fedfeat.paper.tables import MAIN, TABLES
 
 CIFAR10, CIFAR100, TINY = (Cell(data, 5, 0.5) for data in ("cifar10", "cifar100", "tiny"))
 CIFAR10_3 = Cell("cifar10", 3, 0.5)
@@ -46,7 +46,7 @@ def published_accuracy(config: Config) -> float | None:
     data = "tiny" if config.data.name == "tiny-imagenet" else config.data.name
     cell = Cell(data, config.scenario.tasks, config.scenario.beta, config.scenario.clients)
     as_published = BUDGETS.get((cell.data, cell.tasks)) == config.scenario.budget and config.train.local_epochs == 2
-    for entry in TABLES["table-main"].entries:
+    for entry in TABLES[MAIN].entries:
         if as_published and entry.cell == cell and entry.method == config.method and entry.published is not None:
             return entry.published.mean
     return None
