@@ -5,7 +5,7 @@
 - The prior is measured on exemplars, which the model has trained on; images of old classes that it has not seen have
   more head energy. So: the accuracy with the prior multiplied by some factors.
 - The paper divides energies by the number of classes less one, and its formula adds the component of old classes where
-  its text speaks of removing the one of new classes. So: the accuracy under other forms of the correction.
+  its abstract speaks of removing the one of new classes. So: the accuracy under other forms of the correction.
 - `calibrate` chooses a strength and an offset on held-out samples. So, for a run of it: the accuracy that a choice from
   random parts of these samples leads to, and the best that any choice could do.
 """

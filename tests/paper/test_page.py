@@ -83,7 +83,7 @@ def test_other_forms_of_the_correction_stand_below_the_printed_one(make_record: 
     only = "fedfeat paper run table-main --only cifar10-5,beta0.5,k5"
     assert f"{only},fedcbdr+feat --set feat.egc.tail_boost=false --calibrate --engine cuda\n" in page
     assert f"{only},refed+feat --set feat.egc.rank_norm=true_rank --set feat.egc.tail_boost=false --calibrate" in page
-    assert "| FEAT_R, as its text says | `refed+feat` | 60.38 ± 1.5 |" in page
+    assert "| FEAT_R, removing alone, by rank | `refed+feat` | 60.38 ± 1.5 |" in page
     assert "| FedCBDR, " not in page
     assert ", removing alone |" not in render_page(records[:2])
 

@@ -32,11 +32,11 @@ EARLIER_RECIPE: Mapping[str, Any] = {
     "feat": {"logits": "cosine"},
     "calibrate": {"linear_deltas": tuple(i / 4 for i in range(41))},
 }
-# Other forms of the correction, by the words that follow a row's name: the text speaks of removing a component and of
-# the rank, the formulas also add one and divide by the rank less one.
+# Other forms of the correction, by the words that follow a row's name: the abstract speaks of removing a component, the
+# formula also adds one; the energies are to be divided by the rank, and are divided by one less.
 OTHER_FORMS: Mapping[str, tuple[str, ...]] = {
     "removing alone": ("feat.egc.tail_boost=false",),
-    "as its text says": ("feat.egc.rank_norm=true_rank", "feat.egc.tail_boost=false"),
+    "removing alone, by rank": ("feat.egc.rank_norm=true_rank", "feat.egc.tail_boost=false"),
 }
 # The released program draws class order and partitions with a constant, whatever the run's seed, and the partition of
 # every task from the same state: each client keeps its place in the skew. Small clients then stay rich in exemplars.
