@@ -13,8 +13,8 @@ HEADS = {
 }
 
 
-def network(head="linear", classes=3):
-    built = build_network(ModelSettings(width=8), (8, 8, 1), HEADS[head], seed=0, num_classes=10)
+def network(head="linear", classes=3, extras=None):
+    built = build_network(ModelSettings(width=8), (8, 8, 1), HEADS[head], seed=0, num_classes=10, extras=extras)
     built.head.grow(classes, 0)
     return built
 
@@ -164,19 +164,22 @@ def test_after_growth_the_old_vector_no_longer_reaches_the_network():
     assert all((p.grad == 0).all() for p in net.parameters())
 
 
+# The bias of a head has an odd size or not, and so another place among the layers behind it.
+@pytest.mark.parametrize(("old_classes", "new_classes"), [(3, 5), (2, 4), (4, 6), (4, 8), (1, 4)])
+@pytest.mark.parametrize("extras", [None, {"projection": lambda dim: torch.nn.Linear(dim, 3)}], ids=["alone", "extra"])
 @pytest.mark.parametrize("head", HEADS)
-def test_an_earlier_tasks_weights_take_their_places_in_todays_layout(head):
-    net = network(head, classes=3)
+def test_an_earlier_tasks_weights_take_their_places_in_todays_layout(head, extras, old_classes, new_classes):
+    net = network(head, old_classes, extras)
     before = FlatModel(net)
     before.load(torch.randn(len(before.vector), generator=torch.Generator().manual_seed(1)))
     sent, values = before.vector.clone(), {n: v.clone() for n, v in before.named_values().items()}
-    net.head.grow(5, 1)
+    net.head.grow(new_classes, 1)
     model = FlatModel(net)
-    model.weights.copy_(model.widened(sent, 3, fill=0.5))
+    model.weights.copy_(model.widened(sent, old_classes, fill=0.5))
     for name, value in list(model.named_values().items())[: model.num_entries]:
         old = values[name]
         if name in {"head.weight", "head.bias"}:
-            assert torch.equal(value[:3], old)
-            assert (value[3:] == 0.5).all()
+            assert torch.equal(value[:old_classes], old)
+            assert (value[old_classes:] == 0.5).all()
         else:
             assert torch.equal(value, old), name

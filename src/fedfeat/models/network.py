@@ -82,8 +82,7 @@ class FlatModel:
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        # Entries of odd sizes come last, and a gap follows them: kernels want addresses that are multiples of 16 bytes.
-        trainable = sorted(network.named_parameters(), key=lambda entry: entry[1].numel() % ALIGNMENT != 0)
+        trainable = _in_order(network.named_parameters())
         running = [(n, b) for n, b in network.named_buffers() if b.is_floating_point() and n != "head.prototypes"]
         self.parameters = [p for _, p in trainable]  # in the order of the vector
         self.num_entries = len(trainable)  # of ``layout`` that are trained; they come first
@@ -111,13 +110,17 @@ class FlatModel:
     def widened(self, vector: Tensor, num_classes: int, fill: float = 0.0) -> Tensor:
         """Return the trainable part of an earlier task's vector, with ``num_classes`` classes, in today's layout.
 
-        Rows of classes that came later are filled with ``fill``.
+        Rows of classes that came later are filled with ``fill``. With fewer rows an entry may have had another place.
         """
         wide = torch.full_like(self.weights, fill)
+        views = dict(zip(self.layout, self.views(wide), strict=False))
         growing = {f"head.{name}" for name in self.network.head.growing}
+        earlier = [
+            (name, views[name][:num_classes] if name in growing else views[name])
+            for name, _ in self.network.named_parameters()
+        ]
         offset = 0
-        for name, view in zip(self.layout, self._views(wide, self.num_entries), strict=False):
-            part = view[:num_classes] if name in growing else view
+        for _, part in _in_order(earlier):
             part.copy_(_shaped(vector[offset : offset + part.numel()], tuple(part.shape)))
             offset += part.numel()
         return wide
@@ -152,6 +155,14 @@ class FlatModel:
             size = int(torch.Size(shape).numel())
             yield _shaped(vector[offset : offset + size], shape)
             offset += size
+
+
+def _in_order(entries: Iterable[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """Return entries as a vector holds them: those of odd sizes last.
+
+    Kernels want addresses that are multiples of 16 bytes; a gap follows the last entry for the same reason.
+    """
+    return sorted(entries, key=lambda entry: entry[1].numel() % ALIGNMENT != 0)
 
 
 def as_vector(tensors: Iterable[Tensor]) -> Tensor:

@@ -173,4 +173,6 @@ def _expected(make: MakeExperiment, overrides: tuple[str, ...], cell: Cell, meth
 
 
 def _difference(figure: Figure | None, entry: Entry) -> float | None:
-    return None if figure is None or entry.published is None else figure.mean - entry.published.mean
+    if figure is None or entry.published is None:
+        return None
+    return round(figure.mean - entry.published.mean, 8)  # what is beyond comes from the arithmetic
