@@ -22,6 +22,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         gain: float = 0.0,
         lr: float = 0.1,
         dataset: str = "digits",
+        place: str | None = None,
         names: tuple[str, ...] = ("cat", "dog", "owl", "elk"),
         folder: str | None = None,
     ) -> Path:
@@ -30,7 +31,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         config = {
             "method": method,
             "seed": seed,
-            "data": {"name": dataset},
+            "data": {"name": dataset} | ({"path": place} if place else {}),
             "train": {"lr": lr},
             "scenario": {"tasks": 2},
         }

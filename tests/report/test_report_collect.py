@@ -48,6 +48,20 @@ def test_groups_split_by_setting_and_are_named_by_it(make_run):
     assert sorted(len(g.runs) for g in groups) == [1, 2, 2]
 
 
+def test_images_of_ones_own_are_known_by_their_place(make_run):
+    own = [read_run(make_run(dataset="npz", place=p, folder=f"own-{p}")) for p in ("a.npz", "b.npz")]
+    assert sorted(row.label for row in summary_rows(own)) == [
+        "fedcbdr (data.path=a.npz)",
+        "fedcbdr (data.path=b.npz)",
+    ]
+    known = [read_run(make_run(place=p, seed=s, folder=f"known-{p}")) for s, p in enumerate(("a", "b"))]
+    assert [row.label for row in summary_rows(known)] == ["fedcbdr"]
+    assert sorted(row.label for row in summary_rows([own[0], *known])) == [
+        "fedcbdr (data.name=digits)",
+        "fedcbdr (data.name=npz)",
+    ]
+
+
 def test_best_method_comes_first(make_run):
     runs = [read_run(make_run("finetune")), read_run(make_run("fedcbdr+feat", gain=8.0))]
     assert [row.method for row in summary_rows(runs)] == ["fedcbdr+feat", "finetune"]

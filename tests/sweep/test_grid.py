@@ -55,6 +55,11 @@ def test_the_base_may_be_a_file_beside_and_overrides_come_last(tmp_path: Path) -
     assert [(c.seed, c.train.rounds, c.train.lr, c.train.batch) for c in configs] == [(4, 7, 0.25, 9)]
 
 
+def test_dotted_keys_need_no_quotes(tmp_path: Path) -> None:
+    path = write(tmp_path, '[sweep.settings]\ntrain.lr = [0.01, 0.02]\n"scenario.beta" = [0.5]\n')
+    assert [(c.train.lr, c.scenario.beta) for c in load_sweep(path)] == [(0.01, 0.5), (0.02, 0.5)]
+
+
 def test_without_lists_it_is_one_run(tmp_path: Path) -> None:
     assert len(load_sweep(write(tmp_path, "[sweep]\n"))) == 1
 
@@ -74,6 +79,12 @@ def test_all_is_every_method(tmp_path: Path) -> None:
         ("[sweep]\nmethods = ['fly']", "at method = fly.*no method or add-on is called 'fly'|called 'fly'"),
         ("[sweep]\nsettings = {'train.lrr' = [1]}", "at train.lrr = 1: unknown key 'train.lrr'; did you mean 'lr'"),
         ("[sweep]\nsettings = {'train.lr' = []}", "'train.lr' has no values"),
+        (
+            "[sweep.settings]\nmethod = ['refed']",
+            r"'method' does not belong here; write methods = \[\.\.\.\] in \[sweep\]",
+        ),
+        ("[sweep.settings]\nseed = [1]", r"'seed' does not belong here; write seeds = \[\.\.\.\] in \[sweep\]"),
+        ("[sweep.settings]\ntrain.lr = 1", "sweep.settings.train.lr: input should be a valid list, got 1"),
         ("[sweep]\nbase = 'digit'", r"is no preset and no file; did you mean 'digits'\?"),
     ],
 )

@@ -11,7 +11,7 @@ from sweep_toys import MakeConfig
 
 from fedfeat.config import Config, make_config
 from fedfeat.federation.runfolder import RunFolder
-from fedfeat.sweep import Event, Planned, finish, plan
+from fedfeat.sweep import Event, Planned, finish, finish_planned, plan
 from fedfeat.sweep.identity import deciding_settings, folder_name, identity, tell_apart
 from toy import untimed
 
@@ -90,6 +90,14 @@ def test_runs_are_told_apart_by_what_differs_among_those_of_one_name(toy: MakeCo
     ]
 
 
+def test_runs_on_images_of_ones_own_are_told_apart_by_their_place(toy: MakeConfig) -> None:
+    name = "finetune seed 7"
+    own = [toy(data={"path": path}) for path in ("a.npz", "b.npz")]
+    assert tell_apart(own) == [f"{name}, data.path=a.npz", f"{name}, data.path=b.npz"]
+    known = [toy(data={"name": "cifar10", "path": path}) for path in ("a", "b")]
+    assert tell_apart(known) == [name, name]
+
+
 def test_nothing_is_run_twice(toy: MakeConfig, tmp_path: Path) -> None:
     configs = [toy("finetune"), toy("replay"), toy("finetune")]
     first, second = Heard(), Heard()
@@ -165,12 +173,23 @@ def test_a_folder_of_another_version_is_refused_with_a_way_out(toy: MakeConfig, 
     assert f"move {path} away" in error
 
 
-def test_data_that_moved_are_found_at_their_new_place(toy: MakeConfig, toy_file: Path, tmp_path: Path) -> None:
-    config = toy()
+def test_a_known_data_set_that_moved_is_found_at_its_new_place(toy: MakeConfig, tmp_path: Path) -> None:
+    gone, config = (toy(data={"name": "digits", "path": place}) for place in (str(tmp_path / "gone"), None))
     path = plan([config], tmp_path)[0].path
-    gone = config.model_copy(update={"data": config.data.model_copy(update={"path": str(tmp_path / "gone.npz")})})
     RunFolder.create(path, gone, {})
     assert finish([config], tmp_path)[0].result is not None
+    assert RunFolder(path).config().data == config.data
+
+
+def test_a_folder_of_a_run_on_other_images_of_ones_own_is_refused(toy: MakeConfig, tmp_path: Path) -> None:
+    run = Planned(toy(), tmp_path / "run")
+    RunFolder.create(run.path, toy(data={"path": str(tmp_path / "other.npz")}), {})
+    assert "does not match the run begun here in data.path" in str(finish_planned([run])[0].error)
+
+
+def test_a_result_does_not_tell_where_the_data_lie(toy: MakeConfig, toy_file: Path, tmp_path: Path) -> None:
+    outcome = finish([toy()], tmp_path)[0]
+    assert str(toy_file) not in (outcome.path / "result.json").read_text()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="locks are those of POSIX")

@@ -14,7 +14,7 @@ import tomli_w
 from typer.testing import CliRunner, Result
 
 from fedfeat.cli import app
-from toy import toy_table
+from toy import toy_table, write_toy
 
 
 @pytest.fixture
@@ -86,6 +86,22 @@ def _wait_until_free(out: Path) -> None:
             fcntl.flock(file, fcntl.LOCK_EX)
 
 
+def test_own_data_sets_have_a_row_each(sweep_file: Path, toy_file: Path, tmp_path: Path) -> None:
+    write_toy(tmp_path / "other.npz")
+    grid = {
+        "methods": ["finetune"],
+        "seeds": [1],
+        "settings": {"data.path": [str(toy_file), str(tmp_path / "other.npz")]},
+    }
+    sweep_file.write_text(tomli_w.dumps({**toy_table(), "sweep": grid}))
+    done = fedfeat("sweep", sweep_file, "--out", tmp_path / "out")
+    rows = (tmp_path / "out" / "table.csv").read_text().splitlines()[1:]
+    assert len(rows) == 2
+    for path in (toy_file, tmp_path / "other.npz"):
+        assert f"finetune seed 1, data.path={path}: final accuracy" in done.output
+        assert sum(f"data.path={path}" in row for row in rows) == 1
+
+
 def test_per_gpu_without_a_card_is_one_sentence(sweep_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     with pytest.raises(Exception, match="there is no NVIDIA card on this machine; use --workers"):
@@ -103,3 +119,6 @@ def test_compare_uses_the_same_store(sweep_file: Path, toy_file: Path, tmp_path:
     assert other.exit_code == 1
     assert other.output.count("does not match the run begun here in train.lr") == 2
     assert "mean" not in other.output  # no table of runs that were not asked for
+    elsewhere = fedfeat(*base, "--set", f"data.path={write_toy(tmp_path / 'other.npz')}")
+    assert elsewhere.exit_code == 1
+    assert elsewhere.output.count("does not match the run begun here in data.path") == 2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from fedfeat import __version__
 from fedfeat.cli import (
@@ -26,8 +28,25 @@ from fedfeat.cli import (
 )
 from fedfeat.errors import FedfeatError
 
+CONTINUED = ("resume", "sweep", "compare", "paper")  # the same command again goes on where it was stopped
+
+
+class Stoppable(TyperGroup):
+    """Says on Ctrl-C how to go on; left to Typer, it would end without a word."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            how = "; the same command continues" if ctx.invoked_subcommand in CONTINUED else ""
+            print(f"stopped{how}", file=sys.stderr)
+            raise typer.Exit(130) from None
+
+
 app = typer.Typer(
     name="fedfeat",
+    cls=Stoppable,
     help="Federated class-incremental learning: run, compare, look.",
     no_args_is_help=True,
     add_completion=False,
@@ -71,9 +90,6 @@ def main() -> None:
     except FedfeatError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("stopped; 'fedfeat resume DIR' continues from the last checkpoint", file=sys.stderr)
-        sys.exit(130)
     except OSError as error:
         if error.filename is None:
             raise

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -37,23 +40,34 @@ def run(
 ) -> None:
     """Run an experiment."""
     progress = RunProgress(console)
-    try:
+    with _stoppable(progress):
         start(load_config(config, set or (), plugin or ()), out, (progress,))
-    finally:
-        progress.close()
-    write_run_report(progress.folder)
+        write_run_report(progress.folder)
 
 
 def resume(folder: Annotated[Path, typer.Argument(metavar="DIR", help="run folder")]) -> None:
     """Continue an interrupted run; the outcome equals that of an uninterrupted one."""
     progress = RunProgress(console)
-    try:
+    with _stoppable(progress):
         result = resume_run(folder, (progress,))
+        if progress.tasks == 0:
+            console.print(f"{folder}: finished before, final accuracy {result['final_accuracy']:.2f} %")
+        write_run_report(folder)
+
+
+@contextmanager
+def _stoppable(progress: RunProgress) -> Iterator[None]:
+    """Leave the terminal as it was; after Ctrl-C in a run that has begun, say how to continue it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        progress.close()
+        if progress.tasks == 0:
+            raise
+        print(f"stopped; 'fedfeat resume {progress.folder}' continues it", file=sys.stderr)
+        raise typer.Exit(130) from None
     finally:
         progress.close()
-    if progress.tasks == 0:
-        console.print(f"{folder}: finished before, final accuracy {result['final_accuracy']:.2f} %")
-    write_run_report(folder)
 
 
 def compare(

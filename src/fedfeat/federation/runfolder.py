@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from fedfeat.errors import CheckpointError, ConfigError, FedfeatError
 from fedfeat.federation.checkpoint import CheckpointFolder
 from fedfeat.files import disk_errors, write_atomically, write_json
 from fedfeat.methods import settings_tables
+
+OWN_DATA = ("npz", "parquet", "folder")  # such a name says nothing about the images: only their place does
 
 
 class RunFolder:
@@ -115,9 +117,25 @@ def result_keys(config: Config) -> dict[str, Any]:
     return canonical
 
 
+def placed_keys(config: Config) -> dict[str, Any]:
+    """Return ``result_keys`` and the place of one's own data; for comparisons, not for files that others read."""
+    table = result_keys(config)
+    if config.data.name in OWN_DATA:
+        table["data"]["path"] = str(config.data.location())
+    return table
+
+
 def refuse_other_config(path: Path, config: Config, saved: Mapping[str, Any]) -> None:
-    """Refuse to continue with a configuration that would give another result, naming the keys."""
-    keys = differing_keys(saved, result_keys(config))
+    """Refuse to continue with a configuration that would give another result than ``result_keys`` that were saved."""
+    _refuse(path, differing_keys(saved, result_keys(config)))
+
+
+def refuse_other_run(path: Path, config: Config, begun: Config) -> None:
+    """Refuse the folder of a run that was begun with a configuration that gives another result, or on other data."""
+    _refuse(path, differing_keys(placed_keys(begun), placed_keys(config)))
+
+
+def _refuse(path: Path, keys: Sequence[str]) -> None:
     if keys:
         raise CheckpointError(
             f"{path}: the configuration does not match the run begun here in {', '.join(keys)}; "

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.errors import FedfeatError
+from fedfeat.federation.runfolder import OWN_DATA
 from fedfeat.report.run import Run, read_run
 from fedfeat.settings import flatten
 
@@ -87,7 +88,8 @@ def _best_first(runs: list[Run]) -> tuple[float, str]:
 def setting(run: Run) -> dict[str, Any]:
     """Return what decides a run's result apart from the seed, as dotted keys."""
     flat = flatten(run.config)
-    return {k: v for k, v in flat.items() if k not in ("seed", "data.path") and not k.startswith("run.")}
+    left_out = ("seed",) if flat.get("data.name") in OWN_DATA else ("seed", "data.path")
+    return {k: v for k, v in flat.items() if k not in left_out and not k.startswith("run.")}
 
 
 def _identity(run: Run) -> str:
@@ -107,11 +109,18 @@ def _labels(firsts: list[Run]) -> list[str]:
                 key
                 for other, there in zip(settings, tables, strict=True)
                 for key in {*mine, *other} - {"method"}
-                if key.split(".")[0] in here & there and mine.get(key) != other.get(key)
+                if key.split(".")[0] in here & there and _differ(key, mine, other)
             }
         )
         labels.append(_unique(_label(run.method, mine, differing), labels))
     return labels
+
+
+def _differ(key: str, mine: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Say whether two groups differ in a key; of data sets with different names the place tells nothing more."""
+    if key == "data.path" and mine.get("data.name") != other.get("data.name"):
+        return False
+    return mine.get(key) != other.get(key)
 
 
 def _label(method: str, values: dict[str, Any], differing: list[str]) -> str:

@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 
 from fedfeat.config import Config, Table, make_config
 from fedfeat.errors import ConfigError, nearest
 from fedfeat.methods.registry import all_methods
-from fedfeat.settings import Settings
+from fedfeat.settings import Settings, flatten
 
 Key = str
+LISTS = {"method": "methods", "seed": "seeds"}  # keys of an experiment that have a list of their own
 
 
 class SweepSettings(Settings):
@@ -29,6 +30,12 @@ class SweepSettings(Settings):
         default_factory=dict, description="dotted keys and the values to try, such as 'train.lr' = [0.01, 0.04]"
     )
     base: str | None = Field(None, description="a preset, or a TOML file beside this one, that the file adds to")
+
+    @field_validator("settings", mode="before")
+    @classmethod
+    def _dotted(cls, table: Any) -> Any:
+        """Take ``train.lr = [...]`` like ``"train.lr" = [...]``."""
+        return flatten(table) if isinstance(table, dict) else table
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> list[Config]:
@@ -77,6 +84,9 @@ def _base(settings: SweepSettings, path: Path) -> list[Table]:
 
 
 def _configs(settings: SweepSettings, tables: Sequence[Table], overrides: Sequence[str], path: Path) -> list[Config]:
+    for key, name in LISTS.items():
+        if key in settings.settings:
+            raise ConfigError(f"{path}: sweep.settings: {key!r} does not belong here; write {name} = [...] in [sweep]")
     methods = all_methods() if settings.methods == ("all",) else settings.methods
     axes: dict[Key, Sequence[Any]] = {}
     if methods:

@@ -9,10 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedfeat.config import Config
-from fedfeat.federation.runfolder import result_keys
+from fedfeat.federation.runfolder import placed_keys, result_keys
 from fedfeat.settings import flatten
-
-OWN_DATA = ("npz", "parquet", "folder")
 
 
 def deciding_settings(config: Config) -> dict[str, Any]:
@@ -21,10 +19,7 @@ def deciding_settings(config: Config) -> dict[str, Any]:
     Defaults are left out, so a setting that a later version adds does not make old runs strangers. Where a default
     itself changes, the run folder's own configuration tells, and the folder is refused.
     """
-    changed = changed_settings(config)
-    if config.data.name in OWN_DATA:
-        # Such a name says nothing about the images: only the place does.
-        changed.setdefault("data", {})["path"] = str(config.data.location())
+    changed = _changed(placed_keys(config), _defaults(config))
     if getattr(config.run, "keep_models", False):
         changed["keep_models"] = True
     return {**changed, "method": config.method, "seed": config.seed}
@@ -32,7 +27,11 @@ def deciding_settings(config: Config) -> dict[str, Any]:
 
 def changed_settings(config: Config) -> dict[str, Any]:
     """Return the settings that decide a result and are not the defaults, as nested tables."""
-    return _changed(result_keys(config), result_keys(Config(method=config.method)))
+    return _changed(result_keys(config), _defaults(config))
+
+
+def _defaults(config: Config) -> dict[str, Any]:
+    return result_keys(Config(method=config.method))
 
 
 def identity(config: Config) -> str:
@@ -54,7 +53,7 @@ FEW = 3  # settings that are told for every run; of more, only those that are no
 def tell_apart(configs: Sequence[Config]) -> list[str]:
     """Return a name for each run: method and seed, and in which settings it differs from others of that name."""
     names = [f"{config.method} seed {config.seed}" for config in configs]
-    tables = [{key: str(value) for key, value in flatten(result_keys(config)).items()} for config in configs]
+    tables = [{key: str(value) for key, value in flatten(placed_keys(config)).items()} for config in configs]
     alike: dict[str, list[dict[str, str]]] = {}
     for name, table in zip(names, tables, strict=True):
         alike.setdefault(name, []).append(table)

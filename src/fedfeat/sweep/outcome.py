@@ -14,7 +14,7 @@ from fedfeat.config import Config
 from fedfeat.errors import CheckpointError, FedfeatError
 from fedfeat.experiment import Result, resume, start
 from fedfeat.federation.loop import Listener
-from fedfeat.federation.runfolder import RunFolder, refuse_other_config, result_keys
+from fedfeat.federation.runfolder import RunFolder, refuse_other_run
 from fedfeat.files import write_atomically
 
 try:
@@ -63,7 +63,7 @@ def stored(run: Planned) -> Outcome | None:
     if not folder.config_path.is_file():
         return None
     try:
-        refuse_other_config(run.path, run.config, result_keys(folder.config()))
+        refuse_other_run(run.path, run.config, folder.config())
     except FedfeatError as error:
         return Outcome(run.config, run.path, None, str(error))
     result = folder.result()
@@ -92,7 +92,7 @@ def run_or_resume(config: Config, folder: Path, listeners: tuple[Listener, ...] 
         if done is not None:
             raise CheckpointError(done.error)
         if RunFolder(folder).config_path.is_file():
-            # Where the data lie may have changed since; everything else was compared.
+            # Where a known data set lies may have changed since; everything else was compared.
             write_atomically(RunFolder(folder).config_path, config.to_toml().encode())
             result = resume(folder, listeners)
         else:
