@@ -106,7 +106,7 @@ def test_the_pull_by_hand():
 
 
 def test_defaults():
-    values = {"lambda": 0.5, "passes": 5, "lr": 0.01, "alpha": 0.5, "xi": 1.0, "clip": 1.0}
+    values = {"lambda": 0.5, "passes": 5, "lr": 0.01, "alpha": 10.0, "xi": 1e-3, "clip": 1.0}
     assert FedSSISettings() == FedSSISettings(**values)
     with pytest.raises(ConfigError, match=r"fedssi\.lambda"):
         toy_config("fedssi", fedssi={"lambda": 0})
@@ -182,7 +182,7 @@ def second_task(**changes):
 
 
 def test_the_penalty_pulls_by_importance_and_spares_new_rows():
-    engine, _ = second_task(fedssi={"clip": "none"})
+    engine, _ = second_task(fedssi={"clip": "none", "alpha": 0.5})
     client, model = engine.client(0), engine.model
     push = engine.method.penalties[0].start(client, {})
     assert float(push(model.weights, model.gradient)) == 0, "at the anchor there is no pull"

@@ -172,10 +172,22 @@ def test_a_single_sample_is_scored_with_running_statistics(start):
 
 def test_the_highest_scores_are_kept(start):
     rule, client, weights = choice(start, refed={"passes": 2})
-    candidates = client.samples.sort().values
+    candidates = rule.candidates(client)
     scores = rule.score(client, candidates, weights)
     rule.keep(client, {"weights": weights, "quota": 7})
     assert sorted(client.exemplars.tolist()) == sorted(candidates[scores.topk(7).indices].tolist())
+
+
+def test_candidates_that_lie_class_by_class_are_mixed(start):
+    rule, client, _ = choice(start)
+    client.samples = torch.cat([(client.images.labels == c).nonzero().flatten() for c in (0, 1)])
+    client.images.labels[: len(client.samples)] = client.images.labels[client.samples].sort().values
+    client.samples = torch.arange(len(client.samples))
+    mixed = rule.candidates(client)
+    assert sorted(mixed.tolist()) == client.samples.tolist()
+    assert torch.equal(mixed, rule.candidates(client))
+    first = client.labels(mixed[:32])
+    assert 8 <= int((first == 1).sum()) <= 24
 
 
 def test_what_is_kept_does_not_depend_on_how_samples_are_ordered(start):
@@ -198,7 +210,8 @@ def test_scope_all_chooses_the_buffer_anew_from_old_and_new_samples(start):
     rule, client, weights = choice(start, refed={"passes": 1, "scope": "all"})
     old = (client.images.labels == 0).nonzero().flatten()[:10]
     client.keep(old)
-    candidates = torch.cat([client.samples, old]).sort().values
+    candidates = rule.candidates(client)
+    assert sorted(candidates.tolist()) == sorted([*client.samples.tolist(), *old.tolist()])
     scores = rule.score(client, candidates, weights)
     rule.keep(client, {"weights": weights, "quota": 10})
     assert client.exemplars.tolist() == candidates[scores.argsort(descending=True, stable=True)[:20]].tolist()

@@ -33,7 +33,6 @@ Defaults:
 Departures:
     - Anchors come from character n-grams of the class names unless you give others. They are put where the published
       ones lie: a common part of norm 8.6 and a variance of 0.04 per dimension around it.
-    - Adam starts anew in every round of the generator, because its noisy layers do.
     - A first task with one class is possible; the released code divides by zero there.
     - Synthetic images are cropped and flipped as the data set's own are.
 """

@@ -22,7 +22,7 @@ Defaults:
 
 Departures:
     - Of Re-Fed+ neither code nor more than its outline was at hand: its rule is taken to be that of Re-Fed.
-    - The PIM starts at the final global model and sees images without augmentation, in a fixed order.
+    - The PIM starts at the final global model and sees images without augmentation, in one order for all passes.
     - A batch of one image goes through BatchNorm's running statistics.
 """
 

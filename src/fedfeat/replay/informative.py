@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from fedfeat.draws import draw_at
 from fedfeat.federation.payload import Payload, number_of, tensor_of
 from fedfeat.settings import Settings
 
@@ -61,16 +62,23 @@ class InformativeChoice:
         """Score the candidates along the PIM's path and keep the highest."""
         quota = int(number_of(request, "quota"))
         everything = self.settings.scope == "all"
-        candidates = torch.cat([client.samples, client.exemplars]) if everything else client.samples
+        candidates = self.candidates(client)
         if len(candidates) == 0:
             return {}
-        candidates = candidates.sort().values  # positions must not depend on how batches were shuffled
         scores = self.score(client, candidates, tensor_of(request, "weights"))
         if everything:
             quota *= client.task + 1
         best = scores.argsort(descending=True, stable=True)[:quota]
         client.keep(candidates[best], instead=everything)
         return {}
+
+    def candidates(self, client: Client) -> Tensor:
+        """Return what may be kept, in an order of its own: data sets that come class by class have mixed batches."""
+        everything = self.settings.scope == "all"
+        found = torch.cat([client.samples, client.exemplars]) if everything else client.samples
+        # The order depends on the samples alone, not on how they lie.
+        order = draw_at(client.config.seed, "informative-order", client.task, client.id).permutation(len(found))
+        return found.sort().values[torch.from_numpy(order).to(found.device)]
 
     def score(self, client: Client, candidates: Tensor, global_weights: Tensor) -> Tensor:
         """Return the accumulated gradient norms ``sum_p G_p(x) / p`` of each candidate."""
