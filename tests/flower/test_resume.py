@@ -11,12 +11,15 @@ from dropouts import VICTIM, config_for, same_outcome, uninterrupted
 from flwr.app import Error, Message
 from local_grid import NODE, LocalGrid, local_sites
 
+from fedfeat.errors import CheckpointError
 from fedfeat.federation.outcome import TooFewClients
 from fedfeat.federation.payload import Payload
 from fedfeat.federation.runfolder import RunFolder
+from fedfeat.flower import deploy
 from fedfeat.flower.records import from_records
 from fedfeat.flower.server_app import run_in
 from fedfeat.flower.site import Visit
+from toy import toy_config
 
 
 def count_work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int, str]]:
@@ -122,3 +125,11 @@ def test_a_client_whose_disk_was_lost_is_told_everything_again(method: str, tmp_
     assert "its state is lost" in fewer[0]["failed"][str(VICTIM)]
     rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
     assert [e["replied"] for e in rounds] == [3, 3, 3, 3, 2, 3, 3, 3, 3]
+
+
+def test_a_folder_of_a_run_on_other_images_of_ones_own_is_refused(tmp_path: Path) -> None:
+    begun, other = (toy_config("finetune", data={"name": "npz", "path": f"{name}.npz"}) for name in ("one", "other"))
+    RunFolder.create(tmp_path / "run", begun, {})
+    assert deploy.prepare_run(begun, tmp_path / "run").config().data == begun.data
+    with pytest.raises(CheckpointError, match=r"does not match the run begun here in data\.path"):
+        deploy.prepare_run(other, tmp_path / "run")

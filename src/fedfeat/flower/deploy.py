@@ -16,7 +16,7 @@ from fedfeat.engines import InProcessEngine
 from fedfeat.errors import FedfeatError
 from fedfeat.experiment import Experiment, Result
 from fedfeat.federation.loop import Event, Listener
-from fedfeat.federation.runfolder import RunFolder, refuse_other_config, result_keys
+from fedfeat.federation.runfolder import RunFolder, refuse_other_run
 from fedfeat.files import write_atomically, write_json
 from fedfeat.flower.app import app_files
 from fedfeat.flower.control import Control, ControlError
@@ -33,8 +33,8 @@ def prepare_run(config: Config, path: Path) -> RunFolder:
     """Return the run folder: a new one, or the one that is there if it holds the same experiment."""
     folder = RunFolder(path)
     if folder.config_path.exists():
-        refuse_other_config(path, config, result_keys(folder.config()))
-        # What does not change a result may be changed before a resume: where data are, how long clients are awaited.
+        refuse_other_run(path, config, folder.config())
+        # What changes no result may be changed before a resume: where known data are, how long clients are awaited.
         write_atomically(folder.config_path, config.to_toml().encode())
         return folder
     experiment = Experiment(config, engine=InProcessEngine)
