@@ -64,9 +64,10 @@ def test_markdown_shows_what_was_not_run_as_empty() -> None:
 
 
 def test_csv_has_full_precision() -> None:
-    rows = list(csv.DictReader(to_csv(EFFECTS).splitlines()))
+    rows = list(csv.DictReader(to_csv(EFFECTS, "digits, 2 rounds").splitlines()))
     assert rows[0]["instead"] == "train.momentum = 0.0"
     assert (rows[0]["seeds"], rows[1]["seeds"]) == ("2", "0")
+    assert rows[1]["where"] == "digits, 2 rounds"
     assert float(rows[0]["plain_effect_std"]) == 2**0.5
     assert (rows[0]["own_usual"], rows[0]["own_effect"]) == ("60.0", "1.0")
     assert rows[1]["plain_usual"] == rows[1]["calibrated_effect"] == ""

@@ -77,8 +77,10 @@ def test_an_unfinished_run_has_no_record(run: Path, tmp_path: Path) -> None:
 
 
 def test_runs_are_found_up_to_two_levels_down(run: Path, tmp_path: Path) -> None:
-    assert len(records_of_runs([run])) == len(records_of_runs([run.parent])) == 1
-    assert records_of_runs([tmp_path]) == []
+    for folder in (run, run.parent):
+        records, damaged = records_of_runs([folder])
+        assert (len(records), damaged) == (1, [])
+    assert records_of_runs([tmp_path]) == ([], [])
     assert read_records(tmp_path / "nowhere") == []
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,11 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 from fedfeat.cli.paper_choices import count_effects, record_effects, run_choices, show_choices
-from fedfeat.cli.paper_tables import Format, print_table
+from fedfeat.cli.paper_tables import Format, print_table, say_left_out
 from fedfeat.cli.sweep import PerGPU, RayAddress, Workers, make_pool
 from fedfeat.cli.sweep_progress import exit_if_failed, finish_all
 from fedfeat.errors import FedfeatError, nearest
 from fedfeat.paper import cells, choices_runs
+from fedfeat.paper.changed import refuse_fixed
 from fedfeat.paper.choices_runs import CHOICES, TITLE, Protocol
 from fedfeat.paper.only import also_methods, choose
 from fedfeat.paper.ours import Line, Shelf, with_other_forms
@@ -44,6 +45,13 @@ Quick = Annotated[bool, typer.Option("--quick", help="built-in digits in small: 
 Out = Annotated[Path | None, typer.Option(help="folder of runs; default runs/paper, or runs/paper-quick")]
 Results = Annotated[Path, typer.Option(help="folder of records")]
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change a setting")]
+
+
+class Engine(StrEnum):
+    """What runs the clients of a table's experiments."""
+
+    inprocess = "inprocess"
+    cuda = "cuda"
 
 
 @app.command("list")
@@ -74,7 +82,7 @@ def run(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="calibrate what can be: one training, figures with and without it")
     ] = False,
-    engine: Annotated[str | None, typer.Option(help="inprocess, or cuda for captured steps in bf16")] = None,
+    engine: Annotated[Engine | None, typer.Option(help="inprocess, or cuda for captured steps in bf16")] = None,
     data: Annotated[Path | None, typer.Option(help="folder of the data set; default as for 'fedfeat run'")] = None,
     set: Set = None,
     record_to: Annotated[
@@ -89,7 +97,8 @@ def run(
     """Run what is missing of a table, a figure or the choices, and show it; finished runs are never run again."""
     folder = _folder(out, quick)
     chosen = many_seeds(seeds or (1 if quick else 3))
-    overrides = [*engine_overrides(engine, data), *(set or ())]
+    refuse_fixed(name, set or (), has_cells=_kind(name) == "table")
+    overrides = [*engine_overrides(engine and engine.value, data), *(set or ())]
     if quick:
         console.print(_quick_note(name), style="yellow")
     pool = make_pool(workers, per_gpu, ray)
@@ -110,12 +119,14 @@ def run(
         _run_figure(name, only, folder, quick, chosen, overrides, pool)
         return
     entries = _entries(name, only, also)
+    if calibrate and entries[0].measure != "accuracy":
+        raise FedfeatError(f"{name}: shows what is sent in training, which calibration leaves alone; omit --calibrate")
     configs, refused = Plan(chosen, quick, calibrate, overrides).configs(entries)
     for reason in refused:
         console.print(f"left out: {reason}", style="red")
     outcomes = finish_all(plan(configs, folder), console, pool=pool)
     shelf = _shelf(quick, folder, results, set or ())
-    print_table(find_table(name), _lines(name, shelf, entries), Format.terminal, console, set or ())
+    print_table(find_table(name), _lines(name, shelf, entries), Format.terminal, console)
     exit_if_failed(outcomes, console)
 
 
@@ -136,16 +147,19 @@ def show(
     """Show published values, our mean and spread, the number of seeds and the difference; nothing is run."""
     if quick and format is Format.terminal:
         console.print(_quick_note(name), style="yellow")
+    refuse_fixed(name, set or (), has_cells=_kind(name) == "table")
     if _kind(name) == CHOICES:
+        if also:
+            raise FedfeatError(f"{name}: has its own methods; --also is for tables")
         show_choices(only, Protocol(quick, set or ()), _records(quick, out, results), format, console)
         return
     if _kind(name) == "figure":
         if set:
             raise FedfeatError(f"{name}: shows what was drawn; --set is for tables and choices, and for 'paper run'")
-        _show_figure(name, _folder(out, quick) / "figures", format)
+        _show_figure(name, format, quick, out, only, also)
         return
     shelf = _shelf(quick, out, results, set or ())
-    print_table(find_table(name), _lines(name, shelf, _entries(name, only, also)), format, console, set or ())
+    print_table(find_table(name), _lines(name, shelf, _entries(name, only, also)), format, console)
 
 
 @app.command()
@@ -165,7 +179,7 @@ def page(
     out: Annotated[Path, typer.Option(help="file to write")] = Path("docs/reproduction.md"),
 ) -> None:
     """Write the reproduction page from the records: every published number, ours, and how to read the gap."""
-    write_page(results, out)
+    say_left_out(write_page(results, out))
     console.print(str(out))
 
 
@@ -174,15 +188,15 @@ def _folder(out: Path | None, quick: bool) -> Path:
 
 
 def _records(quick: bool, out: Path | None, results: Path) -> list[Record]:
-    runs = records_of_runs([_folder(out, quick)])
+    runs, damaged = records_of_runs([_folder(out, quick)])
     # Records are of real settings; a quick run has its numbers in its folder alone.
+    say_left_out(damaged)
     return runs if quick else [*read_records(results), *runs]
 
 
 def _shelf(quick: bool, out: Path | None, results: Path, overrides: Sequence[str] = ()) -> Shelf:
     shelf = Shelf(_records(quick, out, results), small_experiment if quick else cells.experiment, overrides)
-    for reason in shelf.strange:
-        print(f"left out: {reason}", file=sys.stderr)
+    say_left_out(shelf.strange)
     return shelf
 
 
@@ -217,18 +231,19 @@ def _quick_note(name: str) -> str:
 def _run_figure(
     name: str, only: str, folder: Path, quick: bool, seeds: Sequence[int], overrides: Sequence[str], pool: Pool
 ) -> None:
-    from fedfeat.config import make_config
-    from fedfeat.paper.figures import FIGURES, make_figure, narrowed
+    from fedfeat.paper.figures import FIGURES, Asked, experiments_of, make_figure
 
-    chosen = narrowed(FIGURES[name].configs(quick, seeds), only)
-    configs = [make_config(config.to_table(), overrides) for config in chosen]
+    asked = Asked(tuple(overrides), only)
+    configs = experiments_of(FIGURES[name], quick, seeds, asked)
     outcomes = finish_all(plan(configs, folder), console, pool=pool)
-    make_figure(FIGURES[name], outcomes, folder / "figures")
-    _show_figure(name, folder / "figures", Format.terminal)
+    make_figure(FIGURES[name], outcomes, folder / "figures", asked)
+    _show_figure(name, Format.terminal, quick, folder)
     exit_if_failed(outcomes, console)
 
 
-def _show_figure(name: str, folder: Path, format: Format) -> None:
-    from fedfeat.cli.paper_figures import print_figure
+def _show_figure(name: str, format: Format, quick: bool, out: Path | None, only: str = "", also: str = "") -> None:
+    from fedfeat.cli.paper_figures import print_figure, run_options
 
-    print_figure(name, folder, format.value, console)
+    if only or also:
+        raise FedfeatError(f"{name}: shows what was drawn; --only is for 'paper run', --also for tables")
+    print_figure(name, _folder(out, quick) / "figures", format.value, console, run_options(quick, out))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedfeat.cli.paper_tables import WIDE, Format
+from fedfeat.cli.paper_tables import WIDE, Format, say_left_out
 from fedfeat.cli.sweep_progress import finish_all
 from fedfeat.paper.choices import answers, find_variations, read_choices
 from fedfeat.paper.choices_effects import Effect, effect_of, find_pairs, shelves
@@ -55,10 +54,10 @@ def show_choices(only: str, protocol: Protocol, records: Sequence[Record], forma
             left_out.append(f"{settings_text(alternative.changes)}: {objection}")
     print_effects(effects, protocol, format, console)
     if format is Format.terminal and not protocol.overrides and not protocol.quick:
-        for settings, pairs in sorted(pairs_elsewhere(records).items()):
+        known = [kept for shelf in among for kept in shelf.records]
+        for settings, pairs in sorted(pairs_elsewhere(known).items()):
             console.print(f"{pairs} more where both runs have {settings}: add --set {settings}")
-    for reason, times in Counter(left_out).items():
-        print(f"left out: {reason}{f' ({times} runs)' if times > 1 else ''}", file=sys.stderr)
+    say_left_out(left_out)
 
 
 def pairs_elsewhere(records: Sequence[Record]) -> Counter[str]:
@@ -90,9 +89,12 @@ def print_effects(effects: Sequence[Effect], protocol: Protocol, format: Format,
             console.print(note, style="dim")
         return
     if format is Format.latex:
-        print(to_latex(effects, TITLE), end="")
+        print(to_latex(effects, f"{TITLE} ({protocol.where})"), end="")
         return
-    print(to_markdown(effects) if format is Format.markdown else to_csv(effects), end="")
+    if format is Format.markdown:
+        print(f"{to_markdown(effects)}\n{protocol.where}")
+        return
+    print(to_csv(effects, protocol.where), end="")
 
 
 def record_effects(path: Path, protocol: Protocol, records: Sequence[Record], console: Console) -> None:

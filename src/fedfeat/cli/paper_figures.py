@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,11 +14,11 @@ from fedfeat.errors import FedfeatError
 Value = str | int | float | None
 
 
-def print_figure(name: str, folder: Path, format: str, console: Console) -> None:
-    """Print a figure that was made before."""
+def print_figure(name: str, folder: Path, format: str, console: Console, options: str = "") -> None:
+    """Print a figure that was made before; ``options`` are those that would make it."""
     from fedfeat.paper.figures import FIGURES, read_figure
 
-    made = read_figure(FIGURES[name], folder)
+    made = read_figure(FIGURES[name], folder, options)
     rows = made.numbers.rows
     columns = list(dict.fromkeys(key for row in rows for key in row))
     if format == "csv":
@@ -31,14 +32,22 @@ def print_figure(name: str, folder: Path, format: str, console: Console) -> None
             f"--format {format}: figures are printed as terminal, markdown or csv; the PDF goes into LaTeX"
         )
     console.print(made.figure.title, style="bold")
+    if made.asked.text:
+        console.print(made.asked.text, style="yellow")
     for kind in _kinds(rows):
         console.print(_table(kind))
         console.print()
-    console.print("What the paper says, and whether these numbers say it too:")
+    if made.findings:
+        console.print("What the paper says, and whether these numbers say it too:")
     for finding in made.findings:
         console.print(f"{'yes' if finding.holds else 'NO '}  {finding.claim}: {finding.seen}")
     console.print(made.figure.note, style="dim")
     console.print("\n".join(str(path) for path in made.files))
+
+
+def run_options(quick: bool, out: Path | None) -> str:
+    """Return the options of ``fedfeat paper run`` that put a figure where ``show`` looks for it."""
+    return " ".join(["--quick"] * quick + [f"--out {shlex.quote(str(out))}"] * (out is not None))
 
 
 def _kinds(rows: list[dict[str, Value]]) -> list[list[dict[str, Value]]]:

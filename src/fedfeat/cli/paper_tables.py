@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
 
@@ -24,13 +26,10 @@ class Format(StrEnum):
     latex = "latex"
 
 
-def print_table(
-    paper_table: PaperTable, lines: Sequence[Line], format: Format, console: Console, changed: Sequence[str] = ()
-) -> None:
-    """Print published values and ours; on a terminal with a heading per cell, changed settings and the notes."""
-    title = f"{paper_table.title}{', ours with ' if changed else ''}{', '.join(changed)}"
+def print_table(paper_table: PaperTable, lines: Sequence[Line], format: Format, console: Console) -> None:
+    """Print published values and ours; on a terminal with a heading per cell and the notes."""
     if format is Format.terminal:
-        console.print(title, style="bold")
+        console.print(paper_table.title, style="bold")
         for cell in dict.fromkeys(line.entry.cell for line in lines):
             console.print(f"\n{cell.title}  ({cell.name})")
             console.print(_terminal([line for line in lines if line.entry.cell == cell], console.width >= WIDE))
@@ -39,9 +38,15 @@ def print_table(
             console.print(note, style="dim")
         return
     if format is Format.latex:
-        print(to_latex(lines, f"{title} ({paper_table.unit})"), end="")
+        print(to_latex(lines, f"{paper_table.title} ({paper_table.unit})"), end="")
         return
     print(to_markdown(lines) if format is Format.markdown else to_csv(lines), end="")
+
+
+def say_left_out(reasons: Sequence[str]) -> None:
+    """Say beside the output what is not in it, each reason once."""
+    for reason, times in Counter(reasons).items():
+        print(f"left out: {reason}{f' ({times} runs)' if times > 1 else ''}", file=sys.stderr)
 
 
 def _terminal(lines: Sequence[Line], wide: bool) -> Table:

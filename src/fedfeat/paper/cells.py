@@ -39,7 +39,7 @@ OTHER_FORMS: Mapping[str, tuple[str, ...]] = {
     "removing alone, by rank": ("feat.egc.rank_norm=true_rank", "feat.egc.tail_boost=false"),
 }
 # The released program draws class order and partitions with a constant, whatever the run's seed, and the partition of
-# every task from the same state: each client keeps its place in the skew. Small clients then stay rich in exemplars.
+# every task from the same state: each client keeps its place in the skew.
 DEALING: Mapping[str, Any] = {"class_order": "legacy", "partition_seed": "legacy", "seed": 2023}
 
 

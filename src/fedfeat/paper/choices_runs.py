@@ -12,6 +12,7 @@ from fedfeat.data.catalogue import KNOWN
 from fedfeat.data.dataset import NO_AUGMENTATION
 from fedfeat.errors import ConfigError, FedfeatError, nearest
 from fedfeat.paper.cells import DEALING, RECIPE, SEEDS, Cell, Table, experiment
+from fedfeat.paper.changed import counting
 from fedfeat.paper.choices import METHOD, Choice, read_choices
 from fedfeat.paper.ours import setting_of
 from fedfeat.paper.runs import small_experiment
@@ -46,11 +47,12 @@ class Protocol:
 
     @property
     def where(self) -> str:
-        """Data set, scenario and length of the runs."""
+        """Data set, scenario and length of the runs, and what was changed for all of them."""
         usual = self.usual(METHOD)
         dealt = usual.scenario
         cell = f"{usual.data.name}-{dealt.tasks}-beta{dealt.beta:g}-k{dealt.clients}"
-        return f"{cell}, {usual.train.rounds} rounds a task"
+        others = [change for change in counting(self.overrides) if not change.startswith("train.rounds=")]
+        return ", ".join([cell, f"{usual.train.rounds} rounds a task", *others])
 
     def usual(self, method: str, seed: int = SEEDS[0]) -> Config:
         """Return the experiment with all choices as ours."""

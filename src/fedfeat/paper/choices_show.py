@@ -9,7 +9,7 @@ from typing import Any
 
 from fedfeat.paper.choices_effects import MEASURES, Effect, Measure, within_spread
 from fedfeat.paper.ours import Figure
-from fedfeat.paper.show import figure_text
+from fedfeat.paper.show import figure_text, latex
 
 COLUMNS = ("choice", "instead", "method", "seeds", *MEASURES)
 NOTE = (
@@ -70,12 +70,12 @@ def to_markdown(effects: Sequence[Effect]) -> str:
     return "".join("| " + " | ".join(row) + " |\n" for row in rows)
 
 
-def to_csv(effects: Sequence[Effect]) -> str:
-    """Return comma-separated values with full precision."""
+def to_csv(effects: Sequence[Effect], where: str) -> str:
+    """Return comma-separated values with full precision; ``where`` is what the runs share."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     numbers = [f"{measure}_{what}" for measure in MEASURES for what in ("usual", "effect", "effect_std")]
-    writer.writerow([*COLUMNS[:4], *numbers])
+    writer.writerow([*COLUMNS[:4], *numbers, "where"])
     for effect in effects:
         values: list[float | None] = []
         for measure in MEASURES:
@@ -84,7 +84,7 @@ def to_csv(effects: Sequence[Effect]) -> str:
                 values += [usual.mean, change.mean, change.std]
             else:
                 values += [None] * 3
-        writer.writerow([*cells_of(effect)[:3], len(effect.pairs), *values])
+        writer.writerow([*cells_of(effect)[:3], len(effect.pairs), *values, where])
     return text.getvalue()
 
 
@@ -99,4 +99,4 @@ def to_latex(effects: Sequence[Effect], caption: str) -> str:
 def _latex(text: str) -> str:
     if text.lstrip("(").startswith(("+", "-")):  # an effect: its signs are mathematics
         return f"${text.replace('±', chr(92) + 'pm')}$"
-    return text.replace("_", r"\_").replace("±", r"$\pm$")
+    return latex(text)

@@ -40,8 +40,8 @@ def _aliases(entry: Entry) -> list[str]:
 
 def _kind(word: str, entries: Sequence[Entry]) -> tuple[str, str]:
     text = word.lower()
-    beta = re.fullmatch(r"beta([\d.]+)", text)
-    if beta and beta[1].count(".") <= 1:
+    beta = re.fullmatch(r"beta(\d+\.?\d*|\.\d+)", text)
+    if beta:
         text = f"beta{float(beta[1]):g}"
     for entry in entries:
         for kind, values in _words(entry).items():
@@ -53,7 +53,7 @@ def _kind(word: str, entries: Sequence[Entry]) -> tuple[str, str]:
 
 def also_methods(entries: Sequence[Entry], also: str) -> list[Entry]:
     """Return entries without a published value: further methods of ours in the same cells."""
-    methods = [name.strip() for name in also.split(",") if name.strip()]
+    methods = list(dict.fromkeys(name.strip() for name in also.split(",") if name.strip()))
     for method in methods:
         parts_of(method)  # an unknown name is answered with the nearest one
     there = {(e.cell, e.method) for e in entries}

@@ -13,9 +13,10 @@ from typing import Any
 from fedfeat.config import Config, parse_config
 from fedfeat.errors import FedfeatError
 from fedfeat.paper.cells import OTHER_FORMS, Cell, Table, experiment
+from fedfeat.paper.changed import counting
 from fedfeat.paper.published import Entry
 from fedfeat.paper.records import Record
-from fedfeat.paper.sources import CALIBRATE, Source, after_tasks, matrix, numbers_sent, sources
+from fedfeat.paper.sources import CALIBRATE, Source, after_tasks, is_calibrated, matrix, numbers_sent, sources
 from fedfeat.sweep.identity import changed_settings
 
 MakeExperiment = Callable[[Cell, str], Table]
@@ -49,6 +50,7 @@ class Line:
     ours: Figure | None
     calibrated: Figure | None
     comparable: bool = True  # False for quick runs, which are not of the paper's setting
+    changed: tuple[str, ...] = ()  # settings of ours that are not the cell's, as ``"key=value"``
 
     @property
     def difference(self) -> float | None:
@@ -71,7 +73,8 @@ class Shelf:
     def __init__(
         self, records: Iterable[Record], make: MakeExperiment = experiment, overrides: Sequence[str] = ()
     ) -> None:
-        self.make, self.overrides = make, tuple(overrides)
+        self.make, self.overrides = make, counting(overrides)
+        self.records: list[Record] = []  # that are understood
         self.found: dict[tuple[str, str], dict[int, Record]] = {}
         self.strange: list[str] = []
         for kept in records:
@@ -80,12 +83,13 @@ class Shelf:
             except FedfeatError as error:
                 self.strange.append(str(error))
                 continue
+            self.records.append(kept)
             self.found.setdefault((setting, kept.method), {}).setdefault(kept.seed, kept)
 
     def with_settings(self, overrides: Sequence[str]) -> Shelf:
         """Return the same records, read for experiments that are changed in another way."""
         other = copy(self)
-        other.overrides = tuple(overrides)
+        other.overrides = counting(overrides)
         return other
 
     def has(self, cell: Cell, method: str) -> bool:
@@ -95,10 +99,10 @@ class Shelf:
     def line(self, entry: Entry) -> Line:
         """Return an entry with our figures."""
         ours = self._figure(entry, sources(entry.method))
-        return Line(entry, ours, self._calibrated(entry), comparable=self.make is experiment)
+        return Line(entry, ours, self._calibrated(entry), self.make is experiment, self.overrides)
 
     def _calibrated(self, entry: Entry) -> Figure | None:
-        if entry.measure != "accuracy":
+        if entry.measure != "accuracy" or is_calibrated(entry.method):
             return None
         return self._figure(entry, [Source(entry.method + CALIBRATE, "corrected")])
 

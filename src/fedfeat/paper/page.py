@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 
+from fedfeat.errors import FedfeatError
 from fedfeat.files import write_atomically
 from fedfeat.paper.cells import OTHER_FORMS, Cell
 from fedfeat.paper.choices import cell_of, changes_in
@@ -43,15 +44,19 @@ SUMMED_UP = ("fedcbdr", "fedcbdr+feat")
 NO_READING = "No reading of these figures has been written yet."
 
 
-def write_page(results: Path, out: Path) -> None:
-    """Write the page."""
-    page = render_page(read_records(results), read_measured(results / QUICK_FILE))
-    write_atomically(out, page.encode())
+def write_page(results: Path, out: Path) -> list[str]:
+    """Write the page; return why some records are left out of it."""
+    shelf = Shelf(read_records(results))
+    if not shelf.records:
+        raise FedfeatError(f"{results}: no record of a run is there; 'fedfeat paper record RUN' writes one")
+    write_atomically(out, render_page(shelf.records, read_measured(results / QUICK_FILE)).encode())
+    return shelf.strange
 
 
 def render_page(records: Sequence[Record], small: MeasuredChoices | None = None) -> str:
     """Return the page as Markdown; ``small`` are effects of choices on the built-in digits."""
     shelf = Shelf(records)
+    records = shelf.records
     parts = [HEAD, *_summary(shelf), *(_table_section(table, shelf) for table in TABLES.values())]
     reading = _wrapped(read_readings()[CHOICES]["effects"])
     parts += [choices_section(records, small, reading), _runs_section(records)]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedfeat.checkout import UNKNOWN, checkout_commit
 from fedfeat.errors import FedfeatError
@@ -49,6 +49,14 @@ class Record(BaseModel):
     config: dict[str, Any]
     environment: dict[str, Any] = {}
     commit: str = Field(UNKNOWN, description="commit of this project that ran; '+' for one with changes")
+
+    @field_validator("config")
+    @classmethod
+    def _of_a_run(cls, config: dict[str, Any]) -> dict[str, Any]:
+        missing = [key for key in ("scenario", "train") if not isinstance(config.get(key), dict)]
+        if missing:
+            raise ValueError(f"expected a run's settings, and {' and '.join(missing)} are not among them")
+        return config
 
     def to_json(self) -> str:
         """Return the record as text: one key per line, measured numbers with eight digits."""
@@ -103,18 +111,26 @@ def record_of_run(path: Path, images: str = UNKNOWN) -> Record:
     if result is None:
         raise FedfeatError(f"{path}: the run has not finished; finish it with 'fedfeat resume {path}'")
     saved = path / "env.json"
-    environment = json.loads(saved.read_text()) if saved.is_file() else {}
-    return record(result, images=images, environment=environment, commit=environment.get("commit") or UNKNOWN)
+    try:
+        environment = json.loads(saved.read_text()) if saved.is_file() else {}
+        return record(result, images=images, environment=environment, commit=environment.get("commit") or UNKNOWN)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise FedfeatError(f"{path}: not the files of a finished run ({_first_problem(error)})") from None
 
 
 def read_record(path: Path) -> Record:
     """Read one record; a file that is none is refused with the field that is wrong."""
     try:
-        return Record.model_validate_json(path.read_text())
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(p) for p in first["loc"]) or "file"
-        raise FedfeatError(f"{path}: not a record of a run ({where}: {first['msg']}); remove or mend it") from None
+        return Record.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FedfeatError(f"{path}: not a record of a run ({_first_problem(error)}); remove or mend it") from None
+
+
+def _first_problem(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors()[0]
+    return f"{'.'.join(str(p) for p in first['loc']) or 'file'}: {first['msg']}"
 
 
 def read_records(folder: Path) -> list[Record]:
@@ -122,12 +138,19 @@ def read_records(folder: Path) -> list[Record]:
     return [read_record(path) for path in sorted(folder.glob("*.json"))]
 
 
-def records_of_runs(folders: Iterable[Path]) -> list[Record]:
-    """Return the records of the finished runs below some folders, up to two levels down."""
+def records_of_runs(folders: Iterable[Path]) -> tuple[list[Record], list[str]]:
+    """Return the records of the finished runs below some folders, up to two levels down, and what is damaged."""
     found = {
         p.parent for folder in folders for pattern in ("", "*/", "*/*/") for p in folder.glob(f"{pattern}result.json")
     }
-    return [record_of_run(path) for path in sorted(found)]
+    records: list[Record] = []
+    damaged: list[str] = []
+    for path in sorted(found):
+        try:
+            records.append(record_of_run(path))
+        except FedfeatError as error:
+            damaged.append(str(error))
+    return records, damaged
 
 
 def _rounded(value: Any) -> Any:

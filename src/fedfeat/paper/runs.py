@@ -28,18 +28,20 @@ class Plan:
     def configs(self, entries: Sequence[Entry]) -> tuple[list[Config], list[str]]:
         """Return the experiments that entries need, each once, and why some of them cannot be run here.
 
-        They come seed by seed, so that first figures come early.
+        They come seed by seed, so that first figures come early. Where none of them can be run, that is an error.
         """
         pairs = dict.fromkeys((entry.cell, self.method(entry.method)) for entry in entries)
         found: list[Config] = []
-        refused: dict[str, None] = {}
+        refused: dict[str, dict[str, None]] = {}  # why, and which methods
         for seed in self.seeds:
             for cell, method in pairs:
                 try:
                     found.append(self.config(cell, method, seed))
                 except ConfigError as error:
-                    refused[f"{method}: {error}"] = None
-        return found, list(refused)
+                    refused.setdefault(str(error), {})[method] = None
+        if refused and not found:
+            raise ConfigError("; ".join(refused))
+        return found, [f"{', '.join(methods)}: {why}" for why, methods in refused.items()]
 
     def method(self, method: str) -> str:
         """Return the method to train for a figure; with calibration where that is asked for and possible."""

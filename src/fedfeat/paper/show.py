@@ -19,14 +19,14 @@ def cells_of(line: Line) -> tuple[str, ...]:
     """Return a line as text, one string per column; what is not there is empty."""
     entry = line.entry
     task = f", task {entry.task}" if entry.task else ""
-    seeds = max((len(f.values) for f in (line.ours, line.calibrated) if f), default=0)
+    seeds = dict.fromkeys(str(len(f.values)) for f in (line.ours, line.calibrated) if f)
     return (
         entry.cell.name + task,
         entry.label,
         entry.method,
         published_text(entry.published),
         figure_text(line.ours),
-        str(seeds) if seeds else "",
+        ", ".join(seeds),
         signed(line.difference),
         figure_text(line.calibrated),
         signed(line.calibrated_difference),
@@ -56,12 +56,12 @@ def signed(difference: float | None) -> str:
 def notes_of(lines: Sequence[Line]) -> list[str]:
     """Return what must be said below a table."""
     held = [HELD_BACK_NOTE] if any(line.ours and line.ours.held_back for line in lines) else []
-    labels = [line.entry.label for line in lines]
-    return held + [
-        f"{form}: ours with {', '.join(changes)}"
-        for form, changes in OTHER_FORMS.items()
-        if any(label.endswith(f", {form}") for label in labels)
-    ]
+    return held + list(dict.fromkeys(_changed_note(line) for line in lines if line.changed))
+
+
+def _changed_note(line: Line) -> str:
+    form = next((f"{form}: " for form in OTHER_FORMS if line.entry.label.endswith(f", {form}")), "")
+    return f"{form}ours with {', '.join(line.changed)}"
 
 
 def to_markdown(lines: Sequence[Line], *, setting: bool = True) -> str:
@@ -91,14 +91,15 @@ def to_csv(lines: Sequence[Line]) -> str:
     writer.writerow(
         ["setting", "task", "row", "method", "published", "published_std"]
         + [f"{which}_{what}" for which in ("ours", "calibrated") for what in ("mean", "std", "seeds", "difference")]
-        + ["held_back"]
+        + ["held_back", "changed"]
     )
     for line in lines:
         entry = line.entry
         value = entry.published or (None, None)
         ours = (*_numbers(line.ours), line.difference, *_numbers(line.calibrated), line.calibrated_difference)
         held = bool(line.ours and line.ours.held_back)
-        writer.writerow([entry.cell.name, entry.task, entry.label, entry.method, *value, *ours, held])
+        place = (entry.cell.name, entry.task, entry.label, entry.method)
+        writer.writerow([*place, *value, *ours, held, ", ".join(line.changed)])
     return text.getvalue()
 
 
@@ -108,16 +109,23 @@ def _numbers(figure: Figure | None) -> tuple[float | None, float | None, int]:
 
 def to_latex(lines: Sequence[Line], caption: str) -> str:
     """Return a LaTeX table that needs the package booktabs."""
-    rows = [" & ".join(_latex(cell) for cell in cells_of(line)) + r" \\" for line in lines]
-    head = " & ".join(_latex(c) for c in COLUMNS) + r" \\"
+    rows = [" & ".join(latex(cell) for cell in cells_of(line)) + r" \\" for line in lines]
+    head = " & ".join(latex(c) for c in COLUMNS) + r" \\"
     body = [r"\begin{tabular}{lll" + "r" * (len(COLUMNS) - 3) + "}", r"\toprule", head, r"\midrule", *rows]
     body += [r"\bottomrule", r"\end{tabular}"]
-    notes = [rf"\\ \footnotesize {_latex(note)}" for note in notes_of(lines)]
-    table = [r"\begin{table}", r"\centering", rf"\caption{{{_latex(caption)}}}", *body, *notes, r"\end{table}"]
+    notes = [rf"\\ \footnotesize {latex(note)}" for note in notes_of(lines)]
+    table = [r"\begin{table}", r"\centering", rf"\caption{{{latex(caption)}}}", *body, *notes, r"\end{table}"]
     return "\n".join(table) + "\n"
 
 
-def _latex(text: str) -> str:
-    for plain, written in (("_", r"\_"), ("%", r"\%"), ("±", r"$\pm$"), ("β", r"$\beta$")):
-        text = text.replace(plain, written)
-    return f"${text}$" if text.startswith("-") else text
+LATEX = str.maketrans(
+    {character: rf"\{character}" for character in "_%&#${}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "β": r"$\beta$"}
+)
+
+
+def latex(text: str) -> str:
+    """Return text as LaTeX wants it; a negative number is mathematics."""
+    written = text.translate(LATEX)
+    return f"${written}$" if text.startswith("-") else written

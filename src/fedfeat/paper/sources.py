@@ -1,8 +1,8 @@
 """Which runs tell a method's figure: its own, and runs whose training is the same and whose prediction differs.
 
 EGC and calibration act at prediction. So a run of FEAT also gives the figure of ETF and GSA alone, and a calibrated
-run the figures before calibration. The latter trained without the samples that it held back, which is said where such
-figures are shown.
+run the figures before calibration. The latter trained without the samples that it held back, and chose its exemplars
+with a model that had not seen them; that is said where such figures are shown.
 """
 
 from __future__ import annotations
@@ -53,6 +53,11 @@ def can_calibrate(method: str) -> bool:
     return True
 
 
+def is_calibrated(method: str) -> bool:
+    """Whether calibration is one of a method's parts."""
+    return CALIBRATE.lstrip("+") in method.split("+")
+
+
 def after_tasks(record: Record, prediction: Prediction) -> list[float]:
     """Return the accuracy after each task under a prediction."""
     if prediction == "corrected":
@@ -92,7 +97,7 @@ def _numbers_sent(traffic: Mapping[str, int], config: Mapping[str, Mapping[str, 
 def _with_correction(method: str) -> str | None:
     """Return the method that trains the same and corrects at prediction."""
     names = method.split("+")
-    if "etf" not in names or "egc" in names:
+    if "etf" not in names or "egc" in names or is_calibrated(method):
         return None
     if "gsa" in names:
         return "+".join("feat" if n == "etf" else n for n in names if n != "gsa")

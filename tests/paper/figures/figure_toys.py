@@ -9,12 +9,13 @@ from typing import Any
 from fedfeat.config import Config
 from fedfeat.paper.figures.figure import Numbers
 from fedfeat.sweep import Outcome
+from fedfeat.sweep.identity import folder_name
 
 
 def outcome(config: Config, accuracies: Sequence[float]) -> Outcome:
     """A run that ended with these accuracies after its tasks."""
     result: dict[str, Any] = {"accuracy_after_task": list(accuracies), "final_accuracy": accuracies[-1]}
-    return Outcome(config, Path(f"{config.method}-seed{config.seed}"), result)
+    return Outcome(config, Path(folder_name(config)), result)
 
 
 def failed(config: Config, error: str = "the disk is full") -> Outcome:

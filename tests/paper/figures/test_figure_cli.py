@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -28,10 +30,12 @@ def test_run_and_show(tmp_path: Path) -> None:
     text = command("run", "figure-10", *out, *FAST)
     assert "not the paper's setting" in text
     assert "the removed component lies nearer to the head" in text
+    assert "drawn with --set train.rounds=2, --set train.local_epochs=1\n" in text
     assert (tmp_path / "figures" / "figure-10.pdf").is_file()
     again = command("run", "figure-10", *out, *FAST)
     assert "task 1/3" not in again  # nothing is trained a second time
     shown = command("show", "figure-10", *out)
+    assert "drawn with --set train.rounds=2, --set train.local_epochs=1\n" in shown
     assert str(tmp_path / "figures" / "figure-10.svg") in shown.replace("\n", "")
     rows = list(csv.DictReader(io.StringIO(command("show", "figure-10", "--format", "csv", *out))))
     assert [row["class"] for row in rows if row["part"] == "whole"] == ["class 1", "class 2", "class 3"]
@@ -45,6 +49,36 @@ def test_only_names_data_sets_and_methods(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_figure_that_was_not_made_yet(tmp_path: Path) -> None:
-    with pytest.raises(FedfeatError, match="figure-7 has not been made here; run: fedfeat paper run figure-7"):
-        command("show", "figure-7", "--out", str(tmp_path))
+REFUSED = [
+    (
+        "figure-8",
+        ["--set", "train.local_epochs=1"],
+        "--set train.local_epochs: figure-8 itself varies it (1, 2, 5, 10)",
+    ),
+    ("figure-6", ["--set", "scenario.budget=20"], "--set scenario.budget: figure-6 itself varies it (10, 20, 40)"),
+    ("figure-7", ["--only", "fedcbdr"], "figure-7: shows the settings of fedcbdr+feat; name it in --only too"),
+    ("figure-10", ["--set", "feat.egc.enabled=false"], "figure-10: shows what EGC does"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "reason"), REFUSED)
+def test_what_a_figure_cannot_be_drawn_from_is_not_run(
+    name: str, options: list[str], reason: str, tmp_path: Path
+) -> None:
+    with pytest.raises(FedfeatError, match=re.escape(reason)):
+        command("run", name, "--quick", "--seeds", "1", *options, "--out", str(tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("options", [["--only", "fedcbdr"], ["--also", "finetune"]])
+def test_a_choice_cannot_be_shown_of_what_was_drawn(options: list[str], tmp_path: Path) -> None:
+    with pytest.raises(FedfeatError, match="figure-10: shows what was drawn; --only is for 'paper run'"):
+        command("show", "figure-10", *options, "--out", str(tmp_path))
+
+
+@pytest.mark.parametrize("options", [["--out", "my runs"], ["--quick"], ["--quick", "--out", "runs"]])
+def test_a_figure_that_was_not_made_yet(options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    advice = f"figure-7 has not been made here; run: fedfeat paper run figure-7 {shlex.join(options)}"
+    with pytest.raises(FedfeatError, match=f"{re.escape(advice)}$"):
+        command("show", "figure-7", *options)

@@ -7,8 +7,9 @@ import math
 import pytest
 from figure_toys import failed, outcome, row_of
 
+from fedfeat.errors import FedfeatError
 from fedfeat.paper.figures import FIGURES, Finding, Numbers
-from fedfeat.paper.figures.experiments import CIFAR10, configured
+from fedfeat.paper.figures.experiments import CIFAR10, configured, narrowed
 from fedfeat.paper.figures.panels import METHODS
 
 GAIN = {"fedcbdr+feat": 10.0, "refed+feat": 5.0, "fedcbdr": 0.0, "refed": -5.0}
@@ -99,3 +100,34 @@ def test_sensitivity_holds_one_setting_and_varies_two() -> None:
     assert rho.holds
     assert "no effect at all" in rho.seen
     FIGURES["figure-7"].draw(numbers)
+
+
+def claims(name: str, numbers: Numbers) -> list[str]:
+    return [finding.claim for finding in FIGURES[name].findings(numbers)]
+
+
+@pytest.mark.parametrize("name", ["figure-5", "figure-6", "figure-8"])
+def test_nothing_is_said_of_one_method_alone(name: str) -> None:
+    for method in METHODS:
+        configs = narrowed(FIGURES[name].configs(True, (1,)), method)
+        numbers = FIGURES[name].measure([outcome(c, [60.0, 50.0]) for c in configs])
+        assert claims(name, numbers) == []
+        FIGURES[name].draw(numbers)
+
+
+def test_nothing_is_said_of_one_point() -> None:
+    epochs = [c for c in FIGURES["figure-8"].configs(True, (1,)) if c.train.local_epochs == 5]
+    numbers = FIGURES["figure-8"].measure([outcome(c, [50.0 + GAIN[c.method]]) for c in epochs])
+    assert claims("figure-8", numbers) == ["FEAT_F and FEAT_R are above their bases everywhere"]
+    tasks = [outcome(c, [50.0 + GAIN[c.method]]) for c in FIGURES["figure-5"].configs(True, (1,))]
+    assert not any("declines" in claim for claim in claims("figure-5", FIGURES["figure-5"].measure(tasks)))
+    usual = [c for c in FIGURES["figure-7"].configs(True, (1,)) if c.method == "fedcbdr+feat"][:1]
+    numbers = FIGURES["figure-7"].measure([outcome(c, [50.0]) for c in usual])
+    assert claims("figure-7", numbers) == []
+    FIGURES["figure-7"].draw(numbers)
+
+
+def test_sensitivity_needs_feat() -> None:
+    runs = [outcome(c, [60.0]) if c.method == "fedcbdr" else failed(c) for c in FIGURES["figure-7"].configs(True, (1,))]
+    with pytest.raises(FedfeatError, match=r"no run of fedcbdr\+feat has finished: the disk is full"):
+        FIGURES["figure-7"].measure(runs)

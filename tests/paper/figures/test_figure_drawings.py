@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import shutil
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ import pytest
 from figure_toys import outcome
 
 from fedfeat.errors import FedfeatError, MissingExtra
-from fedfeat.paper.figures import FIGURES, Numbers, draw_again, make_figure, read_figure
+from fedfeat.paper.figures import FIGURES, Asked, Numbers, draw_again, make_figure, read_figure
 from fedfeat.paper.figures.style import (
     COLUMN,
     FORMATS,
@@ -130,6 +131,36 @@ def test_rows_of_figures_from_trained_models(toy_runs: dict[str, Outcome], gsa_r
     for panel in set(logits.values("panel")) - {"e"}:
         assert [r["group"] for r in logits.where(panel=panel)] == ["tail"] * 2 + ["head"] * 2
         assert sum(r["true"] for r in logits.where(panel=panel)[:2]) == 1  # images of earlier classes only
+
+
+def test_a_run_that_comes_twice_is_one_seed(tmp_path: Path) -> None:
+    figure = FIGURES["figure-8"]
+    runs = [outcome(c, [50.0]) for c in figure.configs(True, (1,))]
+    made = make_figure(figure, [*runs, *runs], tmp_path)
+    assert {row["seeds"] for row in made.numbers.rows} == {1}
+
+
+def test_files_say_what_was_changed(tmp_path: Path) -> None:
+    figure = FIGURES["figure-5"]
+    runs = [outcome(c, [60.0, 50.0]) for c in figure.configs(True, (1,)) if c.method == "refed"]
+    asked = Asked(("data.path=here", "train.rounds=1", "train.lr=0.1"), "refed")
+    assert make_figure(figure, runs, tmp_path, asked).asked.text == (
+        "drawn with --set train.rounds=1, --set train.lr=0.1, --only refed"  # not where the images lie
+    )
+    table = json.loads((tmp_path / "figure-5.json").read_text())
+    assert (table["set"], table["only"]) == (["train.rounds=1", "train.lr=0.1"], "refed")
+    assert make_figure(figure, runs, tmp_path).asked.text == ""
+    del table["set"], table["only"]
+    (tmp_path / "figure-5.json").write_text(json.dumps(table))
+    assert read_figure(figure, tmp_path).asked == Asked()  # a file of an earlier version
+
+
+@pytest.mark.parametrize("name", ["figure-3", "figure-4", "figure-9"])
+def test_one_of_two_methods_is_drawn_alone(name: str, gsa_runs: list[Outcome]) -> None:
+    for run in gsa_runs:
+        numbers = FIGURES[name].measure([run])
+        FIGURES[name].draw(numbers)
+        assert not any("GSA aligns" in finding.claim for finding in FIGURES[name].findings(numbers))
 
 
 def test_numbers_that_are_not_there_or_not_whole(tmp_path: Path) -> None:

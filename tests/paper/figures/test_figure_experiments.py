@@ -7,7 +7,7 @@ import pytest
 from fedfeat.config import make_config
 from fedfeat.errors import FedfeatError
 from fedfeat.paper.cells import Cell, experiment
-from fedfeat.paper.figures import FIGURES
+from fedfeat.paper.figures import FIGURES, Asked, experiments_of
 from fedfeat.paper.figures.experiments import CIFAR10, configured, narrowed, published_accuracy
 from fedfeat.paper.figures.panels import METHODS
 from fedfeat.sweep.identity import identity
@@ -91,3 +91,44 @@ def test_only_keeps_data_sets_and_methods() -> None:
     assert {c.method for c in narrowed(configs, "cifar100")} == set(METHODS)
     with pytest.raises(FedfeatError, match="--only 'cifar': this figure has no such data set or method; did you mean"):
         narrowed(configs, "cifar")
+
+
+def test_settings_change_in_all_experiments() -> None:
+    configs = experiments_of(FIGURES["figure-6"], True, (0,), Asked(("train.rounds=1",), "refed"))
+    assert [(c.method, c.scenario.budget, c.train.rounds) for c in configs] == [("refed", b, 1) for b in (10, 20, 40)]
+
+
+@pytest.mark.parametrize(
+    ("number", "override", "varied"),
+    [
+        (5, "data.name=cifar10", "data.name"),
+        (6, "scenario={budget=20}", "scenario.budget"),
+        (7, "feat.gsa.lambda=0.1", "feat.gsa.lambda"),
+        (7, "feat.egc.rho=0.3", "feat.egc.rho"),
+        (7, "feat.gsa.tau=0.07", "feat.gsa.tau"),
+        (8, "train.local_epochs=2", "train.local_epochs"),
+    ],
+)
+def test_what_a_figure_varies_cannot_be_set(number: int, override: str, varied: str) -> None:
+    with pytest.raises(
+        FedfeatError, match=rf"--set {varied}: figure-{number} itself varies it \(.+, .+\); leave it out"
+    ):
+        experiments_of(FIGURES[f"figure-{number}"], False, (0,), Asked((override,)))
+
+
+def test_another_data_set_where_there_is_one() -> None:
+    configs = experiments_of(FIGURES["figure-5"], False, (0,), Asked(("data.name=cifar100",), "cifar10"))
+    assert {c.data.name for c in configs} == {"cifar100"}
+
+
+@pytest.mark.parametrize(
+    ("number", "override", "reason"),
+    [
+        *((number, "scenario.tasks=1", "looks at classes of earlier tasks") for number in (3, 4, 9, 10)),
+        (10, "feat.egc.enabled=false", "shows what EGC does; leave feat.egc.enabled=false out"),
+        (10, "feat.egc.from_task=3", "shows what EGC does after task 2; leave feat.egc.from_task=3 out"),
+    ],
+)
+def test_experiments_that_a_figure_cannot_be_drawn_from(number: int, override: str, reason: str) -> None:
+    with pytest.raises(FedfeatError, match=f"figure-{number}: {reason}"):
+        experiments_of(FIGURES[f"figure-{number}"], True, (0,), Asked((override,)))

@@ -70,3 +70,5 @@ def test_correction() -> None:
     assert verdicts("figure-10", rows) == [True, True, True]
     rows = [*cases[:3], spans("removed", 0.2, 0.3), spans("whole", 0.8, 0.9)]
     assert verdicts("figure-10", rows) == [False, False, False]
+    assert verdicts("figure-10", [*cases, spans("removed", 1.0, 0.3)]) == [True, True]  # nothing but that is changed
+    assert verdicts("figure-10", [*cases, untouched]) == [True]

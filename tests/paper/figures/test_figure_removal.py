@@ -15,16 +15,16 @@ from fedfeat.paper.figures.cases import Margins, choose_cases, margins
 from fedfeat.paper.figures.removal import correct_features, projector, subspace_alignment
 
 
-@given(st.integers(2, 9), st.data(), st.integers(0, 500))
-def test_both_forms_give_the_same_directions(classes: int, data: st.DataObject, seed: int) -> None:
+@given(st.integers(2, 9), st.data(), st.integers(0, 500), st.booleans())
+def test_both_forms_give_the_same_directions(classes: int, data: st.DataObject, seed: int, tail_boost: bool) -> None:
     old = data.draw(st.integers(1, classes - 1))
     frame = simplex_etf(classes, 12, seed=seed)
     features = torch.randn(7, 12, generator=torch.Generator().manual_seed(seed))
     cosines = F.normalize(features, dim=1) @ frame
     prior = 0.02
     gate = egc_gate(group_energies(cosines, num_old=old), prior)
-    after = correct_features(features, frame, old, gate).after @ frame.double()
-    closed = egc_correct(cosines, num_old=old, prior_head=prior).double()
+    after = correct_features(features, frame, old, gate, tail_boost=tail_boost).after @ frame.double()
+    closed = egc_correct(cosines, num_old=old, prior_head=prior, tail_boost=tail_boost).double()
     assert torch.allclose(F.normalize(after, dim=1), F.normalize(closed, dim=1), atol=1e-4)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,14 @@ import torch
 from figure_toys import failed
 from torch import Tensor
 
+from fedfeat.config import make_config
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.errors import FedfeatError
 from fedfeat.experiment import Experiment, start
 from fedfeat.federation.client import Client
+from fedfeat.paper.figures import FIGURES
 from fedfeat.paper.figures.corrected_logits import corrected
-from fedfeat.paper.figures.runs import _states_of, client_features, finished, model_view
+from fedfeat.paper.figures.runs import ClientViews, _states_of, client_features, finished, model_view
 from fedfeat.sweep import Outcome
 
 TASKS = 3
@@ -38,6 +41,44 @@ def test_the_written_out_correction_predicts_as_the_run_did(toy_runs: dict[str, 
     at = model_view(run, TASKS - 1)
     right = (corrected(at).after @ at.prototypes.double()).argmax(dim=1) == at.labels
     assert 100 * float(right.double().mean()) == pytest.approx(run.result["final_accuracy"])
+
+
+def test_a_run_that_only_removes_is_shown_so(toy_runs: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    at = model_view(toy_runs["fedcbdr+feat"], 1)
+    config = make_config(at.trained.config.to_table(), ["feat.egc.tail_boost=false"])
+    trained = replace(at.trained, config=config, method=config.build_method())
+    removing = at._replace(trained=trained)
+    found = corrected(removing)
+    assert torch.equal(found.change, -found.removed)
+    assert not torch.equal(found.change, corrected(at).change)
+    predicted = (found.after @ at.prototypes.double()).argmax(dim=1)
+    assert torch.equal(predicted, trained.predict(at.images).labels.cpu())
+    monkeypatch.setattr("fedfeat.paper.figures.corrected_logits.model_view", lambda run, task: removing)
+    numbers = FIGURES["figure-10"].measure([toy_runs["fedcbdr+feat"]])
+    assert numbers.values("part") == ["removed"]
+    (legend,) = FIGURES["figure-10"].draw(numbers).legends
+    assert "(e) whole change" not in [text.get_text() for text in legend.get_texts()]
+
+
+def test_a_correction_without_its_prior_is_refused(toy_runs: dict[str, Outcome]) -> None:
+    with pytest.raises(FedfeatError, match="figure-10 shows what EGC does, and a run of fedcbdr"):
+        FIGURES["figure-10"].measure([toy_runs["fedcbdr+etf"]])
+
+
+def test_the_middle_task_of_two_is_the_last(toy_runs: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    views = ClientViews(torch.rand(3, 8, 5), torch.arange(8) % 4, num_old=2, num_classes=4)
+    monkeypatch.setattr("fedfeat.paper.figures.feature_alignment.client_features", lambda run, task: views)
+    run = toy_runs["fedcbdr+etf"]
+    config = make_config(run.config.to_table(), ["scenario.tasks=2"])
+    numbers = FIGURES["figure-3"].measure([Outcome(config, run.path, run.result)])
+    assert [(row["task"], row["seeds"]) for row in numbers.rows] == [(2, 1)] * 4
+
+
+def test_one_client_is_like_no_other(toy_runs: dict[str, Outcome]) -> None:
+    run = toy_runs["fedcbdr+etf"]
+    config = make_config(run.config.to_table(), ["scenario.participation=1"])
+    with pytest.raises(FedfeatError, match="fewer than two clients trained at the end of task 2"):
+        client_features(Outcome(config, run.path, run.result), 1)
 
 
 def test_clients_train_on_what_they_held_in_that_task(

@@ -14,6 +14,7 @@ from fedfeat.paper.figures import (
     sensitivity,
     tail_drift,
 )
+from fedfeat.paper.figures.asked import Asked, experiments_of
 from fedfeat.paper.figures.experiments import narrowed
 from fedfeat.paper.figures.figure import Finding, Numbers, PaperFigure
 from fedfeat.paper.figures.make import Made, draw_again, make_figure, read_figure, write_numbers
@@ -34,11 +35,13 @@ FIGURES: Mapping[str, PaperFigure] = {
 
 __all__ = [
     "FIGURES",
+    "Asked",
     "Finding",
     "Made",
     "Numbers",
     "PaperFigure",
     "draw_again",
+    "experiments_of",
     "make_figure",
     "narrowed",
     "read_figure",

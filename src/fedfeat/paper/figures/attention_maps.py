@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedfeat.config import Config
 from fedfeat.engines.inprocess import choose_device
-from fedfeat.paper.figures.experiments import CIFAR10, configured
+from fedfeat.paper.figures.experiments import CIFAR10, configured, without_earlier_classes
 from fedfeat.paper.figures.figure import Finding, Numbers, PaperFigure, Row
 from fedfeat.paper.figures.gradcam import attention, on_object, spread
 from fedfeat.paper.figures.runs import finished, seen_test_images
@@ -195,4 +195,5 @@ FIGURE = PaperFigure(
     measure,
     draw,
     findings,
+    objection=without_earlier_classes,
 )

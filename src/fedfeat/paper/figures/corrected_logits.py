@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from fedfeat.config import Config
+from fedfeat.errors import FedfeatError
 from fedfeat.geometry import egc_gate, group_energies
 from fedfeat.methods.correction import PRIOR_HEAD
-from fedfeat.methods.feat import FeatSettings
+from fedfeat.methods.feat import EGCSettings, FeatSettings
 from fedfeat.paper.figures.cases import choose_cases, margins
-from fedfeat.paper.figures.experiments import CIFAR10_3, configured
+from fedfeat.paper.figures.experiments import CIFAR10_3, configured, without_earlier_classes
 from fedfeat.paper.figures.figure import Finding, Numbers, PaperFigure, Row
 from fedfeat.paper.figures.removal import Corrected, correct_features, subspace_alignment
 from fedfeat.paper.figures.runs import ModelView, finished, model_view
@@ -27,6 +28,16 @@ CASES = {"a": "corrected", "b": "corrected", "c": "reinforced", "d": "still wron
 def configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
     """Return FEAT_F on three tasks; the model of every task is kept."""
     return [configured(CIFAR10_3, METHOD, seed, quick=quick, keep_models=True) for seed in seeds]
+
+
+def objection(configs: Sequence[Config]) -> str | None:
+    """Object to runs that do not correct predictions after the second task."""
+    for egc in map(_egc, configs):
+        if not egc.enabled:
+            return "shows what EGC does; leave feat.egc.enabled=false out"
+        if egc.from_task > TASK + 1:
+            return f"shows what EGC does after task {TASK + 1}; leave feat.egc.from_task={egc.from_task} out"
+    return without_earlier_classes(configs)
 
 
 def measure(runs: Sequence[Outcome]) -> Numbers:
@@ -49,9 +60,12 @@ def measure(runs: Sequence[Outcome]) -> Numbers:
 
 def corrected(at: ModelView) -> Corrected:
     """Apply EGC to every test feature, with the run's own settings and prior."""
-    settings = at.trained.config.parts.get("feat") or FeatSettings()
-    assert isinstance(settings, FeatSettings)
-    egc = settings.egc
+    egc = _egc(at.trained.config)
+    if PRIOR_HEAD not in at.trained.known.numbers:
+        raise FedfeatError(
+            f"figure-10 shows what EGC does, and a run of {at.trained.config.method} has no prior for it; "
+            "take a method with EGC, feat.egc.enabled=true, and exemplars"
+        )
     energies = group_energies(
         at.cosines,
         num_old=at.num_old,
@@ -60,7 +74,13 @@ def corrected(at: ModelView) -> Corrected:
         num_prototypes=at.frame_size,
     )
     gate = egc_gate(energies, at.trained.known.numbers[PRIOR_HEAD], eps=egc.eps)
-    return correct_features(at.features, at.prototypes, at.num_old, gate)
+    return correct_features(at.features, at.prototypes, at.num_old, gate, tail_boost=egc.tail_boost)
+
+
+def _egc(config: Config) -> EGCSettings:
+    settings = config.parts.get("feat") or FeatSettings()
+    assert isinstance(settings, FeatSettings)
+    return settings.egc
 
 
 def _case_rows(at: ModelView, change: Corrected) -> list[Row]:
@@ -83,12 +103,17 @@ def _case_rows(at: ModelView, change: Corrected) -> list[Row]:
 
 
 def _alignments(at: ModelView, change: Corrected, label: int) -> dict[str, dict[str, float]]:
-    """Return how the removed component and the whole change lie to both spans, over a class's corrected images."""
+    """Return how the removed component and the whole change lie to both spans, over a class's corrected images.
+
+    Where nothing but the removed component changes, there is no second part.
+    """
     spans = {"head": at.prototypes[:, at.num_old :], "tail": at.prototypes[:, : at.num_old]}
     members = at.labels == label
     moved = members & (change.change.norm(dim=1) > 1e-9)
     share = {"images_changed": float(moved.sum() / members.sum())}
-    parts = {"removed": change.removed[moved], "whole": change.change[moved]}
+    parts = {"removed": change.removed[moved]}
+    if _egc(at.trained.config).tail_boost:
+        parts["whole"] = change.change[moved]
     return {p: {s: float(subspace_alignment(v, w).mean()) for s, w in spans.items()} | share for p, v in parts.items()}
 
 
@@ -115,7 +140,7 @@ def draw(numbers: Numbers) -> Any:
         right.set_title("removed component", fontsize=7.5)
         letter(right, "e")
         spaced(figure, edge=0.045)
-        figure.legend(handles=_legend(), loc="outside upper center", ncols=6, fontsize=7.5, handlelength=1.2)
+        figure.legend(handles=_legend(numbers), loc="outside upper center", ncols=6, fontsize=7.5, handlelength=1.2)
     return figure
 
 
@@ -158,16 +183,17 @@ def _spans(axis: Any, rows: list[Row]) -> None:
     axis.tick_params(axis="x", length=0)
 
 
-def _legend() -> list[Any]:
+def _legend(numbers: Numbers) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
+    whole = Line2D([], [], marker="D", ls="none", ms=3.2, mfc=PAPER, mec=INK, label="(e) whole change")
     return [
         Patch(fc=TAIL, ec=TAIL, label="earlier class"),
         Patch(fc=HEAD, ec=HEAD, label="current class"),
         Patch(fc=PAPER, ec=INK, label="before EGC"),
         Patch(fc=INK, ec=INK, label="after EGC"),
-        Line2D([], [], marker="D", ls="none", ms=3.2, mfc=PAPER, mec=INK, label="(e) whole change"),
+        *([whole] if numbers.where(part="whole") else []),
     ]
 
 
@@ -186,8 +212,9 @@ def findings(numbers: Numbers) -> list[Finding]:
     }
     for part, claim in claims.items():
         rows = [row for row in numbers.where(panel="e", part=part) if row["head"] is not None]
-        seen = "; ".join(f"{row['class']}: {row['head']:.2f} and {row['tail']:.2f}" for row in rows)
-        found.append(Finding(claim, seen, all(row["head"] > row["tail"] for row in rows)))
+        if rows:
+            seen = "; ".join(f"{row['class']}: {row['head']:.2f} and {row['tail']:.2f}" for row in rows)
+            found.append(Finding(claim, seen, all(row["head"] > row["tail"] for row in rows)))
     return found
 
 
@@ -195,10 +222,11 @@ FIGURE = PaperFigure(
     "figure-10",
     "Cosines before and after EGC, and the removed component's alignment with both spans",
     "After the second of three tasks, images of earlier classes. Each of (a) to (d) is the middle of its kind by what "
-    "it gained. (e) The removed component is g P_H x; diamonds show the whole change, g P_T x - g P_H x. Means over "
-    "the images that EGC changes.",
+    "it gained. (e) The removed component is g P_H x; diamonds show the whole change, g P_T x - g P_H x, where EGC "
+    "also adds the tail component. Means over the images that EGC changes.",
     configs,
     measure,
     draw,
     findings,
+    objection=objection,
 )

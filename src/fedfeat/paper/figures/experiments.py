@@ -41,6 +41,13 @@ def narrowed(configs: Sequence[Config], only: str) -> list[Config]:
     return [c for c in configs if c.data.name in data and c.method in methods]
 
 
+def without_earlier_classes(configs: Sequence[Config]) -> str | None:
+    """Object to experiments of a single task."""
+    if all(config.scenario.tasks > 1 for config in configs):
+        return None
+    return "looks at classes of earlier tasks, and with scenario.tasks=1 there are none; set it to 2 or more"
+
+
 def published_accuracy(config: Config) -> float | None:
     """Return what the main table states for an experiment, None where it is not one of its cells as published."""
     data = "tiny" if config.data.name == "tiny-imagenet" else config.data.name

@@ -48,9 +48,10 @@ def draw(numbers: Numbers) -> Any:
 
 def findings(numbers: Numbers) -> list[Finding]:
     """Compare with what the paper says about longer local training."""
-    found = [feat_above_base(numbers, "epochs", "numbers of epochs")]
+    found = feat_above_base(numbers, "epochs", "numbers of epochs")
     for data in numbers.values("data"):
-        gains = {method: list(by.values()) for method, by in gains_over_base(numbers, "epochs", data).items()}
+        by_method = gains_over_base(numbers, "epochs", data)
+        gains = {method: list(by.values()) for method, by in by_method.items() if len(by) > 1}
         if gains:
             seen = "; ".join(f"{plain_name(m)} {', '.join(f'{g:+.1f}' for g in points)}" for m, points in gains.items())
             rising = any(all(b > a for a, b in pairwise(points)) for points in gains.values())
@@ -67,4 +68,5 @@ FIGURE = PaperFigure(
     measure,
     draw,
     findings,
+    varies=("train.local_epochs", "data.name"),
 )

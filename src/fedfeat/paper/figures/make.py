@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedfeat.errors import FedfeatError
 from fedfeat.files import write_atomically
+from fedfeat.paper.figures.asked import USUAL, Asked
 from fedfeat.paper.figures.figure import Finding, Numbers, PaperFigure, canonical
 from fedfeat.paper.figures.style import FORMATS, save_figure
 from fedfeat.sweep import Outcome
@@ -22,21 +23,24 @@ class Made:
     numbers: Numbers
     findings: list[Finding]
     files: list[Path]
+    asked: Asked
 
 
-def make_figure(figure: PaperFigure, runs: Sequence[Outcome], folder: Path) -> Made:
+def make_figure(figure: PaperFigure, runs: Sequence[Outcome], folder: Path, asked: Asked = USUAL) -> Made:
     """Measure finished runs, draw, and write ``NAME.pdf``, ``.svg``, ``.png``, ``.csv`` and ``.json`` into a folder."""
-    write_numbers(figure, runs, folder)
+    write_numbers(figure, runs, folder, asked)
     return draw_again(figure, folder)
 
 
-def write_numbers(figure: PaperFigure, runs: Sequence[Outcome], folder: Path) -> Numbers:
-    """Measure finished runs and write the numbers alone, where nothing can be drawn."""
+def write_numbers(figure: PaperFigure, runs: Sequence[Outcome], folder: Path, asked: Asked = USUAL) -> Numbers:
+    """Measure finished runs, each folder once, and write the numbers alone, where nothing can be drawn."""
+    runs = list({run.path: run for run in runs}.values())
     numbers = figure.measure(runs)
     content = {
         "figure": figure.name,
         "title": figure.title,
         "note": figure.note,
+        **asked.to_json(),
         "runs": [run.path.name for run in runs if run.result is not None],
         "findings": [asdict(finding) for finding in figure.findings(numbers)],
         **numbers.to_json(),
@@ -52,14 +56,19 @@ def draw_again(figure: PaperFigure, folder: Path) -> Made:
     return read_figure(figure, folder)
 
 
-def read_figure(figure: PaperFigure, folder: Path) -> Made:
-    """Read the numbers of a figure made before."""
+def read_figure(figure: PaperFigure, folder: Path, options: str = "") -> Made:
+    """Read the numbers of a figure made before.
+
+    :param options: of ``fedfeat paper run``, with which a missing figure would be made in this folder.
+    """
     path = folder / f"{figure.name}.json"
     if not path.is_file():
-        raise FedfeatError(f"{path}: {figure.name} has not been made here; run: fedfeat paper run {figure.name}")
+        command = f"fedfeat paper run {figure.name} {options}".rstrip()
+        raise FedfeatError(f"{path}: {figure.name} has not been made here; run: {command}")
     try:
-        numbers = Numbers.from_json(json.loads(path.read_text()))
+        table = json.loads(path.read_text())
+        numbers, asked = Numbers.from_json(table), Asked.from_json(table)
     except (ValueError, KeyError, TypeError) as error:
         raise FedfeatError(f"{path}: not the numbers of a figure ({error}); remove it and make it anew") from None
     files = [path for kind in (*FORMATS, "csv", "json") if (path := folder / f"{figure.name}.{kind}").is_file()]
-    return Made(figure, numbers, figure.findings(numbers), files)
+    return Made(figure, numbers, figure.findings(numbers), files, asked)

@@ -104,17 +104,18 @@ def gains_over_base(numbers: Numbers, x: str, data: str) -> dict[str, dict[int, 
     return found
 
 
-def feat_above_base(numbers: Numbers, x: str, where: str) -> Finding:
-    """Hold FEAT against its base at every place of every panel."""
+def feat_above_base(numbers: Numbers, x: str, where: str) -> list[Finding]:
+    """Hold FEAT against its base at every place of every panel; nothing is said where there are not both."""
     gains = [
         (gain, plain_name(method), place, data)
         for data in numbers.values("data")
         for method, by_place in gains_over_base(numbers, x, data).items()
         for place, gain in by_place.items()
     ]
+    if not gains:
+        return []
     above = sum(gain > 0 for gain, *_ in gains)
+    gain, method, place, data = min(gains)
     seen = f"above at {above} of {len(gains)} {where}"
-    if gains:
-        gain, method, place, data = min(gains)
-        seen += f"; smallest gain {gain:+.1f} points ({method}, {data}, {x} {place})"
-    return Finding("FEAT_F and FEAT_R are above their bases everywhere", seen, 0 < above == len(gains))
+    seen += f"; smallest gain {gain:+.1f} points ({method}, {data}, {x} {place})"
+    return [Finding("FEAT_F and FEAT_R are above their bases everywhere", seen, above == len(gains))]

@@ -18,7 +18,7 @@ class Corrected(NamedTuple):
     before: Tensor
     after: Tensor
     removed: Tensor  # g P_H x
-    change: Tensor  # g P_T x - g P_H x
+    change: Tensor  # g P_T x - g P_H x; without the tail's share, -g P_H x
 
 
 def projector(prototypes: Tensor) -> Tensor:
@@ -28,13 +28,18 @@ def projector(prototypes: Tensor) -> Tensor:
     return onto
 
 
-def correct_features(features: Tensor, prototypes: Tensor, num_old: int, gate: Tensor) -> Corrected:
-    """Return ``x' = x - g P_H x + g P_T x`` for features [N, d], prototypes [d, C] (old ones first), gates [N]."""
+def correct_features(
+    features: Tensor, prototypes: Tensor, num_old: int, gate: Tensor, *, tail_boost: bool = True
+) -> Corrected:
+    """Return ``x' = x - g P_H x + g P_T x`` for features [N, d], prototypes [d, C] (old ones first), gates [N].
+
+    :param tail_boost: ``False`` removes the head component and adds nothing, as in ``fedfeat.geometry.egc_correct``.
+    """
     unit = F.normalize(features.double(), dim=1, eps=1e-12)
     tail, head = projector(prototypes[:, :num_old]), projector(prototypes[:, num_old:])
     g = gate.double()[:, None]
     removed = g * (unit @ head)
-    change = g * (unit @ tail) - removed
+    change = g * (unit @ tail) - removed if tail_boost else -removed
     return Corrected(unit, F.normalize(unit + change, dim=1, eps=1e-12), removed, change)
 
 

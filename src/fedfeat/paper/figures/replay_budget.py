@@ -45,7 +45,7 @@ def draw(numbers: Numbers) -> Any:
 
 def findings(numbers: Numbers) -> list[Finding]:
     """Compare with what the paper says about budgets."""
-    found = [feat_above_base(numbers, "budget", "budgets")]
+    found = feat_above_base(numbers, "budget", "budgets")
     for data in numbers.values("data"):
         rise = {}
         for method in METHODS[:2]:
@@ -68,4 +68,5 @@ FIGURE = PaperFigure(
     measure,
     draw,
     findings,
+    varies=("scenario.budget", "data.name"),
 )

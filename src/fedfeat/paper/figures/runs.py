@@ -51,12 +51,12 @@ class ModelView(NamedTuple):
         return self.trained.network.head.num_prototypes
 
 
-def finished(runs: Sequence[Outcome]) -> list[Outcome]:
-    """Return the runs that have a result; a figure without any is refused."""
+def finished(runs: Sequence[Outcome], method: str = "") -> list[Outcome]:
+    """Return the runs that have a result; a figure without any, or without any of ``method``, is refused."""
     done = [run for run in runs if run.result is not None]
-    if not done:
+    if not any(method in ("", run.config.method) for run in done):
         reasons = "; ".join(dict.fromkeys(run.error for run in runs if run.error)) or "nothing was run"
-        raise FedfeatError(f"nothing to draw, for no run has finished: {reasons}")
+        raise FedfeatError(f"nothing to draw, for no run{f' of {method}' * bool(method)} has finished: {reasons}")
     return done
 
 
@@ -116,6 +116,11 @@ def client_features(run: Outcome, task: int) -> ClientViews:
             with torch.no_grad():
                 parts = [network.features(engine.test_images.normalise(p.float())) for p in pixels]
             found.append(torch.cat(parts).cpu())
+    if len(found) < 2:
+        raise FedfeatError(
+            f"{run.path}: fewer than two clients trained at the end of task {task + 1}, so there is nothing to "
+            "compare; raise scenario.clients or scenario.participation"
+        )
     return ClientViews(torch.stack(found), labels, trained.seen.num_old, trained.seen.num_classes)
 
 

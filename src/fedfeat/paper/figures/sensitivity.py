@@ -34,10 +34,17 @@ def configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
     return found
 
 
+def objection(configs: Sequence[Config]) -> str | None:
+    """Object to the base alone."""
+    if any(config.method == METHOD for config in configs):
+        return None
+    return f"shows the settings of {METHOD}; name it in --only too, or leave --only out"
+
+
 def measure(runs: Sequence[Outcome]) -> Numbers:
     """Return the final accuracy of every point of the grid, and of the base."""
     found: dict[tuple[float | None, ...], list[Outcome]] = {}
-    for run in finished(runs):
+    for run in finished(runs, METHOD):
         found.setdefault(_point(run.config), []).append(run)
     return Numbers([_row(point, group) for point, group in found.items()])
 
@@ -131,6 +138,8 @@ def findings(numbers: Numbers) -> list[Finding]:
         found.append(Finding("every choice of the settings is above FedCBDR", seen, min(ours) > base[0]))
     for name in GRIDS:
         medians = {value: float(np.median(group)) for value, group in _groups(numbers, name).items()}
+        if len(medians) < 2:
+            continue
         spread = max(medians.values()) - min(medians.values())
         seen = ", ".join(f"{value:g}: {median:.1f}" for value, median in medians.items()) + _no_effect(numbers, name)
         found.append(Finding(f"{name} changes little (medians over the other two, within 2 points)", seen, spread <= 2))
@@ -157,4 +166,6 @@ FIGURE = PaperFigure(
     measure,
     draw,
     findings,
+    varies=tuple(KEYS.values()),
+    objection=objection,
 )

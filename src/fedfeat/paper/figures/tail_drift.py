@@ -10,7 +10,7 @@ import numpy as np
 from fedfeat.config import Config
 from fedfeat.geometry import group_energies
 from fedfeat.paper.figures.drift import class_means, lean
-from fedfeat.paper.figures.experiments import CIFAR10, configured
+from fedfeat.paper.figures.experiments import CIFAR10, configured, without_earlier_classes
 from fedfeat.paper.figures.figure import Finding, Numbers, PaperFigure, Row
 from fedfeat.paper.figures.runs import finished, model_view
 from fedfeat.paper.figures.style import (
@@ -176,4 +176,5 @@ FIGURE = PaperFigure(
     measure,
     draw,
     findings,
+    objection=without_earlier_classes,
 )
