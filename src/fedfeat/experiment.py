@@ -14,6 +14,7 @@ from fedfeat.data.settings import OWNED
 from fedfeat.engines import EngineFactory, make_engine
 from fedfeat.errors import CheckpointError, ConfigError
 from fedfeat.evaluate.summary import over_tasks
+from fedfeat.federation.alone import alone_in
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.loop import Event, Federation, Listener
 from fedfeat.federation.privacy import statement
@@ -37,14 +38,21 @@ def run_name(config: Config) -> str:
 def start(config: Config, out: Path | None = None, listeners: tuple[Listener, ...] = ()) -> Result:
     """Run an experiment from the beginning and return its result."""
     experiment = Experiment(config)
-    path = out or Path(config.run.out) / run_name(config)
-    folder = RunFolder.create(path, config, experiment.scenario.to_json(experiment.dataset.class_names))
-    return experiment.run(folder, Progress(), listeners)
+    folder = experiment.new_folder(out or Path(config.run.out) / run_name(config))
+    with alone_in(folder.path):
+        return experiment.run(folder, Progress(), listeners)
 
 
 def resume(path: Path, listeners: tuple[Listener, ...] = (), engine: EngineFactory = make_engine) -> Result:
     """Continue an interrupted run; the outcome has the same bytes as that of an uninterrupted one."""
     folder = RunFolder.open(path)
+    with alone_in(path):
+        return go_on(folder, listeners, engine)
+
+
+def go_on(folder: RunFolder, listeners: tuple[Listener, ...] = (), engine: EngineFactory = make_engine) -> Result:
+    """Continue an interrupted run in a folder that the caller has to itself."""
+    path = folder.path
     config = folder.config()
     loaded = folder.checkpoints.load()
     if loaded is not None:
@@ -53,8 +61,9 @@ def resume(path: Path, listeners: tuple[Listener, ...] = (), engine: EngineFacto
     if done is not None:
         return done
     experiment = Experiment(config, engine=engine)
-    if loaded is None:
+    if loaded is None:  # it begins anew, with what is there now
         folder.cut_events(0)
+        folder.write_scenario(experiment.described_scenario)
         return experiment.run(folder, Progress(), listeners)
     progress, states, manifest = loaded
     if manifest["data"] != experiment.fingerprint:
@@ -96,6 +105,15 @@ class Experiment:
                 f"method: the ETF head of {config.method!r} needs at least as many feature dimensions as classes, "
                 f"and this model has {dim} for {self.dataset.num_classes} classes; raise model.width or take resnet18"
             )
+
+    @property
+    def described_scenario(self) -> dict[str, Any]:
+        """The scenario as a run folder tells it."""
+        return self.scenario.to_json(self.dataset.class_names)
+
+    def new_folder(self, path: Path) -> RunFolder:
+        """Make a folder for a run of this experiment."""
+        return RunFolder.create(path, self.config, self.described_scenario)
 
     def run(self, folder: RunFolder, progress: Progress, listeners: tuple[Listener, ...]) -> Result:
         """Run to the end, with events and checkpoints in the folder."""

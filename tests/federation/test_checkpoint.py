@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -127,9 +129,33 @@ def test_a_folder_with_a_run_is_not_overwritten(config: Config, tmp_path: Path) 
         start(config, tmp_path / "run")
 
 
+@pytest.mark.skipif(os.name != "posix", reason="locks are those of POSIX")
+def test_a_run_that_goes_on_is_not_taken_up_by_a_second_program(config: Config, tmp_path: Path) -> None:
+    refused: list[str] = []
+
+    def meddle(event: dict[str, object]) -> None:
+        if event["event"] == "task" and not refused:
+            with pytest.raises(FedfeatError) as error:
+                resume(tmp_path / "run")
+            refused.append(str(error.value))
+
+    start(config, tmp_path / "run", (meddle,))
+    assert f"another program (process {os.getpid()}) is running this" in refused[0]
+    assert resume(tmp_path / "run")["final_accuracy"] >= 0
+
+
+def test_a_run_without_a_checkpoint_begins_anew_and_says_who_sees_what_now(config: Config, tmp_path: Path) -> None:
+    folder = interrupted(config, tmp_path / "run", after=0)
+    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
+    (folder / "scenario.json").write_text("{}")
+    resume(folder)
+    start(config, tmp_path / "whole")
+    assert (folder / "scenario.json").read_text() == (tmp_path / "whole" / "scenario.json").read_text()
+
+
 def test_a_checkpoint_holds_no_pickle(config: Config, tmp_path: Path) -> None:
     start(config, tmp_path / "run")
-    files = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
+    files = [p for p in (tmp_path / "run").rglob("*") if p.is_file() and p.name != ".lock"]
     assert {p.suffix for p in files} <= {".safetensors", ".json", ".jsonl", ".toml"}
 
 

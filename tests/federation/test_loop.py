@@ -55,6 +55,24 @@ def test_lowest_train_loss_restores_an_earlier_model_and_the_priors_measured_for
     assert progress.numbers != pytest.approx(rounds[-1])
 
 
+def test_a_round_with_fewer_replies_is_not_the_better_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models: list[torch.Tensor] = []
+
+    def told(*args: Any) -> Any:
+        result = average(*args)
+        if len(models) % 5 == 1:
+            del result.replies[min(result.replies)]
+        for reply in result.replies.values():
+            reply["loss.first_epoch"] = 1.0 if len(models) % 5 == 3 else 1.1
+        models.append(result.weights.clone())
+        return result
+
+    monkeypatch.setattr(fedfeat.federation.loop, "average", told)
+    train = {"rounds": 5, "model_selection": "lowest_train_loss"}
+    _, progress, _ = run(tmp_path / "run", train=train, scenario={"tasks": 2})
+    assert torch.equal(progress.weights, models[5 + 3 - 1])
+
+
 def test_sample_weighting_differs_from_uniform(tmp_path: Path) -> None:
     _, uniform, _ = run(tmp_path / "a")
     _, weighted, _ = run(tmp_path / "b", train={"aggregation": "samples"})

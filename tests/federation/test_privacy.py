@@ -74,6 +74,13 @@ def test_clipping_shortens_and_never_lengthens(size: int, length: float, clip: f
         assert torch.equal(out, trained)
 
 
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_is_none_does_not_open_the_limit_for_others(odd: float) -> None:
+    trained = torch.tensor([1000.0, -2000.0, odd, 5.0])
+    out = clipped(trained, torch.zeros(4), 1.0)
+    assert not (out.abs() > 1).any()
+
+
 def test_a_limit_that_nobody_reaches_changes_no_byte(tmp_path: Path) -> None:
     _, plain = run(toy_config("fedcbdr+feat"), tmp_path / "plain")
     result, wide = run(toy_config("fedcbdr+feat", privacy={"clip": 1e6}), tmp_path / "wide")

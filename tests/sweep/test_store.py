@@ -144,7 +144,7 @@ def test_a_bug_leaves_its_traceback_in_the_folder(
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("out of memory\nand more")
 
-    monkeypatch.setattr("fedfeat.sweep.outcome.start", broken)
+    monkeypatch.setattr("fedfeat.sweep.outcome.Experiment.run", broken)
     config = toy()
     outcome = finish([config], tmp_path)[0]
     story = outcome.path / "error.txt"

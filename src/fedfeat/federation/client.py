@@ -98,7 +98,8 @@ class Client:
         if self.method.redraws_held_out:
             rng = draw_at(self.config.seed, "held-out", self.task, self.id)
             return rng.permutation, rng.permutation
-        place = draw_at(self.config.seed, "held-out-for-good", self.id).permutation(len(self.images))
+        # One number per image, in order, so that images that come later change nothing for the others.
+        place = draw_at(self.config.seed, "held-out-for-good", self.id).random(len(self.images))
         return by_place(self.exemplars.cpu().numpy(), place), by_place(self.samples.cpu().numpy(), place)
 
     def _trained(self, indices: Tensor) -> Tensor:

@@ -139,7 +139,8 @@ class Federation:
         now.images_trained += result.samples * self.config.train.local_epochs
         best = False
         if self.config.train.model_selection == "lowest_train_loss" and replies:
-            loss = sum(number_of(r, "loss.first_epoch") for r in replies)
+            # The mean, not the sum: fewer replies do not make a better model.
+            loss = sum(number_of(r, "loss.first_epoch") for r in replies) / len(replies)
             best = loss < now.best_loss
             if best:
                 now.best_loss, now.best_weights, now.best_numbers = loss, now.weights, dict(now.numbers)

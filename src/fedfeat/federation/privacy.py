@@ -73,8 +73,9 @@ def clipped(trained: Tensor, received: Tensor, clip: float) -> Tensor:
     """Return the trained numbers, drawn back towards the received ones to a distance of at most ``clip``."""
     update = trained - received
     norm = torch.linalg.vector_norm(update, dtype=torch.float64)
-    # An update within the limit passes bit by bit; the host does not wait for the norm.
-    return torch.where(norm > clip, received + update * (clip / norm).to(update.dtype), trained)
+    # An update within the limit passes bit by bit; the host does not wait for the norm. Without a finite norm nothing
+    # passes: a single NaN, which the server may have sent, would take the limit from all other numbers.
+    return torch.where(norm <= clip, trained, received + update * (clip / norm).to(update.dtype))
 
 
 def noise_for(client: Client) -> np.random.Generator:

@@ -43,7 +43,7 @@ class RunFolder:
                 f"{path}: already holds a run; continue it with 'fedfeat resume {path}' or choose another --out"
             )
         write_json(path / "env.json", environment())
-        write_json(path / "scenario.json", scenario)
+        folder.write_scenario(scenario)
         write_atomically(folder.config_path, config.to_toml().encode())
         return folder
 
@@ -54,6 +54,10 @@ class RunFolder:
         if not folder.config_path.is_file():
             raise CheckpointError(f"{path}: not a run folder (it has no config.toml); start one with 'fedfeat run'")
         return folder
+
+    def write_scenario(self, scenario: Mapping[str, Any]) -> None:
+        """Write who sees what."""
+        write_json(self.path / "scenario.json", scenario)
 
     def config(self) -> Config:
         """Return what the run was started with; a folder that this version cannot read is refused, with a way out."""

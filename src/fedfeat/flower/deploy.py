@@ -37,8 +37,7 @@ def prepare_run(config: Config, path: Path) -> RunFolder:
         # What changes no result may be changed before a resume: where known data are, how long clients are awaited.
         write_atomically(folder.config_path, config.to_toml().encode())
         return folder
-    experiment = Experiment(config, engine=InProcessEngine)
-    return RunFolder.create(path, config, experiment.scenario.to_json(experiment.dataset.class_names))
+    return Experiment(config, engine=InProcessEngine).new_folder(path)
 
 
 def federated(config: Config) -> Config:

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from fedfeat.config import Config
 from fedfeat.errors import CheckpointError, FedfeatError
-from fedfeat.experiment import Result, resume, start
+from fedfeat.experiment import Experiment, Result, go_on
+from fedfeat.federation.alone import alone_in
 from fedfeat.federation.loop import Listener
 from fedfeat.federation.runfolder import RunFolder, refuse_other_run
+from fedfeat.federation.server import Progress
 from fedfeat.files import write_atomically
-
-try:
-    import fcntl
-except ImportError:  # not on Windows: there nothing keeps two programs from one folder
-    fcntl = None  # type: ignore[assignment]
 
 Event = dict[str, Any]
 
@@ -85,7 +80,7 @@ def attempt(run: Planned, listeners: tuple[Listener, ...] = ()) -> Outcome:
 
 def run_or_resume(config: Config, folder: Path, listeners: tuple[Listener, ...] = ()) -> Result:
     """Run what is missing, continue what was interrupted, return what is finished."""
-    with _alone_in(folder):
+    with alone_in(folder):
         done = stored(Planned(config, folder))
         if done is not None and done.result is not None:
             return done.result
@@ -94,29 +89,9 @@ def run_or_resume(config: Config, folder: Path, listeners: tuple[Listener, ...] 
         if RunFolder(folder).config_path.is_file():
             # Where a known data set lies may have changed since; everything else was compared.
             write_atomically(RunFolder(folder).config_path, config.to_toml().encode())
-            result = resume(folder, listeners)
+            result = go_on(RunFolder.open(folder), listeners)
         else:
-            result = start(config, folder, listeners)
+            experiment = Experiment(config)
+            result = experiment.run(experiment.new_folder(folder), Progress(), listeners)
         (folder / "error.txt").unlink(missing_ok=True)
         return result
-
-
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Keep a second program out of a run folder; the lock goes with the process that holds it."""
-    if fcntl is None:
-        yield
-        return
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise FedfeatError(
-                f"{folder}: another program (process {file.read()}) is running this; wait for it, or stop it"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
