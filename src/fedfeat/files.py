@@ -31,6 +31,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             errno.EPERM: "permission is denied; choose a folder you may write to",
             errno.EROFS: "the file system is read-only; choose another folder",
             errno.ENOTDIR: "a part of the path is a file, not a folder; choose another folder",
+            errno.EISDIR: "a folder of that name is in the way; choose another name",
             errno.EEXIST: "a file of that name is in the way; choose another folder",
         }.get(error.errno or 0)
         if reason is None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 class Settings(BaseModel):
     """A frozen group of settings; each field carries its meaning in ``description``."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
     undecisive: ClassVar[frozenset[str]] = frozenset()  # keys on which a result does not depend
 
 

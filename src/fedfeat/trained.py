@@ -83,13 +83,13 @@ class Trained:
     def predict(self, images: np.ndarray | Tensor, correction: str = OWN, *, batch: int = 256) -> Predicted:
         """Predict images, uint8 [N, H, W, C] of the model's own size."""
         way = self.correction(correction)
-        pixels = torch.as_tensor(images)
-        if pixels.dtype != torch.uint8 or tuple(pixels.shape[1:]) != self.image_shape:
+        kind = str(images.dtype).removeprefix("torch.")
+        if kind != "uint8" or tuple(images.shape[1:]) != self.image_shape:
             raise FedfeatError(
-                f"predict: expected uint8 images [N, {', '.join(map(str, self.image_shape))}], got {pixels.dtype} "
-                f"{list(pixels.shape)}; resize and convert them first"
+                f"predict: expected uint8 images [N, {', '.join(map(str, self.image_shape))}], got {kind} "
+                f"{list(images.shape)}; resize and convert them first"
             )
-        parts = [self.logits(chunk.to(self.device), way) for chunk in torch.split(pixels, batch)]
+        parts = [self.logits(chunk.to(self.device), way) for chunk in torch.split(_as_tensor(images), batch)]
         logits = torch.cat([*parts, torch.empty(0, self.seen.num_classes, device=self.device)])
         return Predicted(logits, logits.softmax(dim=1), logits.argmax(dim=1))
 
@@ -134,6 +134,11 @@ def load_trained(run_folder: Path | str, task: int | None = None, device: str | 
         class_names=saved.card.class_names[: seen.num_classes],
         finished=saved.finished,
     )
+
+
+def _as_tensor(images: np.ndarray | Tensor) -> Tensor:
+    """Return a tensor of an array however it lies in memory: a reversed or read-only one is copied."""
+    return images if isinstance(images, Tensor) else torch.from_numpy(np.require(images, requirements=["C", "W"]))
 
 
 def _network(config: Config, method: Method, saved: SavedModel) -> Network:

@@ -15,6 +15,7 @@ import tomli_w
 from PIL import Image
 
 from fedfeat import cli
+from fedfeat.files import DiskError, write_atomically
 from toy import toy_images, toy_table, write_toy
 
 Outcome = tuple[int, str]
@@ -64,6 +65,10 @@ BAD_SETTINGS = [
     ("feat.gsa.tau=0", ("feat.gsa.tau", "greater than 0", "got 0")),
     ("feat.egc.rho=1.5", ("feat.egc.rho", "1.5")),
     ("train.lr=fast", ("train.lr", "'fast'")),
+    ("train.lr=inf", ("train.lr", "finite number", "got inf")),
+    ("train.lr=nan", ("train.lr", "got nan")),
+    ("scenario.beta=inf", ("scenario.beta", "finite number")),
+    ("feat.gsa.lambda=inf", ("feat.gsa.lambda", "finite number")),
     ("train.lr_min=1.0", ("lr_min", "must not exceed lr")),
     ("scenario.tasks=7", ("7", "6 classes")),
     ("scenario.participation=9", ("participation", "9")),
@@ -130,6 +135,11 @@ def test_bad_data(fedfeat: Callable[..., Outcome], toy: Path, tmp_path: Path) ->
     assert not (tmp_path / "run").exists()
 
 
+def test_a_run_that_diverges_says_so(fedfeat: Callable[..., Outcome], toy: Path, tmp_path: Path) -> None:
+    sets = ("--set", "method=fedcbdr", "--set", "train.lr=1e30")
+    assert_one_sentence(fedfeat("run", toy, *sets, "--out", tmp_path / "run"), "not finite", "lower train.lr")
+
+
 def test_a_full_disk_keeps_what_was_finished(
     fedfeat: Callable[..., Outcome], toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +181,13 @@ def test_an_unwritable_place(fedfeat: Callable[..., Outcome], toy: Path, tmp_pat
     (tmp_path / "file").write_text("in the way")
     assert_one_sentence(fedfeat("run", toy, "--out", tmp_path / "file" / "run"), "not a folder")
     assert_one_sentence(fedfeat("run", toy, "--out", "/proc/fedfeat/run"), "/proc/fedfeat")
+
+
+def test_a_folder_where_a_file_is_to_be(tmp_path: Path) -> None:
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(DiskError, match=r"/report\.html: cannot be written, a folder of that name is in the way"):
+        write_atomically(tmp_path / "report.html", b"")
+    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_a_real_process_exits_with_two(toy: Path, tmp_path: Path) -> None:

@@ -151,6 +151,14 @@ def test_a_prediction_that_cannot_be_exported_is_refused(format: str, tmp_path: 
     export_model(odd, tmp_path / "model", format, "none")
 
 
+def test_a_folder_in_the_way_is_named_and_left_alone(tmp_path: Path) -> None:
+    model = trained(tmp_path / "run", "replay")
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ExportError, match=r"/model: expected a file to write, got a folder.*/model/model\.pt"):
+        export_model(model, tmp_path / "model", "torchscript")
+    assert list((tmp_path / "model").iterdir()) == []
+
+
 def test_unknown_formats_and_corrections_are_refused(tmp_path: Path) -> None:
     model = trained(tmp_path / "run", "replay")
     with pytest.raises(ConfigError, match="did you mean 'onnx'"):

@@ -111,6 +111,7 @@ def test_a_bad_picture_is_named_and_the_others_go_on(place: Path, tmp_path: Path
         (["predict", "{empty}", "{pictures}"], "not a run folder"),
         (["export", "{empty}", "--out", "{empty}/m.onnx"], "not a run folder"),
         (["export", "{run}", "--out", "{run}/config.toml/m.onnx", "--format", "torchscript"], "cannot be written"),
+        (["export", "{run}", "--out", "{empty}", "--format", "torchscript"], "expected a file to write, got a folder"),
     ],
 )
 def test_mistakes_are_one_sentence(arguments: list[str], words: str, place: Path, tmp_path: Path) -> None:

@@ -150,6 +150,7 @@ def test_a_stopped_run_gives_its_last_checkpoint_and_keeps_all_models_after_resu
         (np.zeros((2, 8, 8, 3), np.uint8), "[2, 8, 8, 3]"),
         (np.zeros((2, 8, 8, 1), np.float32), "float32"),
         (np.zeros((8, 8, 1), np.uint8), "[8, 8, 1]"),
+        (np.array([None, None]), "object [2]"),
     ],
 )
 def test_other_images_and_corrections_are_refused(images: np.ndarray, came: str, tmp_path: Path) -> None:
@@ -160,6 +161,19 @@ def test_other_images_and_corrections_are_refused(images: np.ndarray, came: str,
     assert came in str(caught.value)
     with pytest.raises(ConfigError, match=r"'replay' has no 'egc'"):
         trained.predict(DATA.test_images, "egc")
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_may_lie_in_memory_as_they_like(tmp_path: Path) -> None:
+    run(tmp_path / "run", "replay", keep=False)
+    trained = load_trained(tmp_path / "run")
+    fixed = DATA.test_images.copy()
+    fixed.flags.writeable = False
+    wanted = trained.predict(torch.tensor(DATA.test_images)).logits
+    assert torch.equal(trained.predict(fixed).logits, wanted)
+    assert torch.equal(trained.predict(fixed[:, ::-1, :][:, ::-1, :]).logits, wanted)
+    mirrored = torch.tensor(DATA.test_images).flip(2)
+    assert torch.equal(trained.predict(DATA.test_images[:, :, ::-1]).logits, trained.predict(mirrored).logits)
 
 
 def test_what_is_no_model_is_one_sentence(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedfeat.errors import FedfeatError
 from fedfeat.federation.boundary import Boundary
 from fedfeat.replay import leverage
 from fedfeat.replay.leverage import SCORES, _allot_by_class, draw_by_score, left_singular_vectors, pass_on
@@ -32,6 +33,14 @@ def run_protocol(engine):
     scores = torch.cat([c.state[SCORES] for c in clients])
     features = torch.cat([torch.cat(list(c.features(c.samples))) for c in clients])
     return SimpleNamespace(scores=scores, features=features, masked=masked, sizes=[len(c.samples) for c in clients])
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_features_of_a_model_that_diverged_are_refused(bad):
+    features = torch.ones(5, 3)
+    features[2, 1] = bad
+    with pytest.raises(FedfeatError, match=r"training diverged; lower train\.lr"):
+        left_singular_vectors(features)
 
 
 @pytest.fixture(scope="module")

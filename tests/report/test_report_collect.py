@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 
+from fedfeat.config import make_config
 from fedfeat.errors import FedfeatError
-from fedfeat.report.collect import Spread, find_runs, group_runs, problems, read_run, summary_rows
+from fedfeat.federation.runfolder import result_keys
+from fedfeat.report.collect import Spread, find_runs, group_runs, problems, read_run, setting, summary_rows
+from fedfeat.report.page_data import page_data
+from fedfeat.settings import flatten
 
 
 def test_a_whole_run_misses_nothing(make_run):
@@ -60,6 +66,40 @@ def test_images_of_ones_own_are_known_by_their_place(make_run):
         "fedcbdr (data.name=digits)",
         "fedcbdr (data.name=npz)",
     ]
+
+
+def with_settings(path: Path, **tables: object) -> Path:
+    config = tomllib.loads((path / "config.toml").read_text())
+    (path / "config.toml").write_text(tomli_w.dumps({**config, **tables}))
+    return path
+
+
+def test_settings_that_change_no_result_split_no_seeds(make_run):
+    left_out = {"mirror": {"tensorboard": True}, "federation": {"quorum": 2}, "fedcbdr": {"mask_block": 8}}
+    runs = [read_run(make_run(seed=0)), read_run(with_settings(make_run(seed=1), **left_out))]
+    (row,) = summary_rows(runs)
+    assert (row.label, row.seeds) == ("fedcbdr", (0, 1))
+    other = read_run(with_settings(make_run(seed=2), fedcbdr={"mode": "repo", "mask_block": 8}))
+    assert len(summary_rows([*runs, other])) == 2
+
+
+@pytest.mark.parametrize("method", ["fedcbdr+feat", "lander"])
+def test_a_setting_is_what_decides_a_result(make_run, method):
+    config = make_config({"method": method})
+    run = read_run(with_settings(make_run(), **config.to_table()))
+    assert setting(run) == {key: value for key, value in flatten(result_keys(config)).items() if key != "seed"}
+
+
+def test_a_prior_that_is_not_finite_is_none(make_run):
+    path = make_run("fedcbdr+feat")
+    text = (path / "events.jsonl").read_text()
+    (path / "events.jsonl").write_text(text.replace('"prior": 0.3', '"prior": NaN').replace("0.7}", "Infinity}"))
+    run = read_run(path)
+    assert run.missing == ()
+    energies = run.tasks[1].energies
+    assert energies is not None
+    assert (energies.head.prior, energies.tail.prior) == (None, None)
+    page_data([run])
 
 
 def test_best_method_comes_first(make_run):

@@ -79,6 +79,13 @@ def test_picture_is_a_real_picture(make, names, tmp_path, clients, tasks):
     assert len(colours) > 50
 
 
+@pytest.mark.filterwarnings("error")
+def test_class_names_are_not_read_as_formulas(make, tmp_path):
+    pytest.importorskip("matplotlib")
+    draw_scenario(make(), tmp_path / "a.png", ["a_$x^{$", "$", "猫", *(f"${c}" for c in range(7))])
+    assert (tmp_path / "a.png").stat().st_size > 10_000
+
+
 def test_picture_shows_the_split(make, tmp_path):
     image = pytest.importorskip("matplotlib.image")
     for seed in (1, 2):

@@ -13,12 +13,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedfeat.config import Config
 from fedfeat.data import list_datasets
 from fedfeat.data.catalogue import find_known
 from fedfeat.data.load import find_source
 from fedfeat.data.locate import search_places
+from fedfeat.errors import DataError, MissingExtra
 from fedfeat.federation.runfolder import environment
 from fedfeat.methods.registry import PARTS, example_methods
+from fedfeat.plugins import load_installed
 from fedfeat.presets import PRESETS
 
 console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -79,7 +82,12 @@ def _where(name: str) -> str:
         return "your own files: set data.path"
     if name == "digits":
         return "built in"
-    source = find_source(find_known(name))
+    try:
+        source = find_source(find_known(name))
+    except DataError as error:
+        return f"damaged: {error}"
+    except MissingExtra as error:
+        return f"found, but {error}"
     if source is not None:
         return f"found: {source.files[0].parent if source.files else name}"
     places = " or ".join(str(p) for p in search_places(name))
@@ -87,6 +95,7 @@ def _where(name: str) -> str:
 
 
 def _methods() -> list[dict[str, Any]]:
+    load_installed(reserved=Config.model_fields)
     return [
         {"name": p.name, "kind": p.kind, "settings": p.table, "summary": p.summary}
         for p in sorted(PARTS.values(), key=lambda p: (p.kind != "base", p.name))

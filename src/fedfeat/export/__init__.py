@@ -42,6 +42,9 @@ def export_model(trained: Trained, path: Path, format: str, correction: str = OW
     """Write a model to one file, compare the file's predictions with ours, and only then give it its name."""
     if format not in FORMATS:
         raise ConfigError(f"format: no format is called {format!r}; {nearest(format, FORMATS)}")
+    if path.is_dir():
+        example = path / f"model{FORMATS[format].suffix}"
+        raise ExportError(f"{path}: expected a file to write, got a folder; name a file, such as {example}")
     graph = PredictionGraph(trained, correction).eval()
     name = trained.own_correction if correction == OWN else correction
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{FORMATS[format].suffix}")

@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from fedfeat.draws import draw_at
+from fedfeat.errors import FedfeatError
 from fedfeat.federation.payload import Payload, number_of, tensor_of
 from fedfeat.replay.masking import RowMask, row_mask, shared_rotation
 from fedfeat.replay.rules import even_shares
@@ -157,6 +158,11 @@ class LeverageChoice:
 
 def left_singular_vectors(features: Tensor, tolerance: float = 1e-6) -> Tensor:
     """Return the thin left singular vectors of non-negligible singular values, in float64."""
+    if not features.isfinite().all():
+        raise FedfeatError(
+            "replay: exemplars are drawn by the model's features, and these are not finite: training diverged; "
+            "lower train.lr and start again"
+        )
     basis, small = torch.linalg.qr(features.double())  # many rows, few columns: the rest is done on a small matrix
     left, values, _ = torch.linalg.svd(small, full_matrices=False)
     vectors: Tensor = basis @ left[:, values > tolerance * values.max().clamp(min=1e-300)]

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+
+def _finite_or_none(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
+
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+FiniteOrNone = Annotated[float | None, AfterValidator(_finite_or_none)]
 Matrix = list[list[Finite]]
 HeadTail = tuple[Finite | None, Finite | None]
 Confusion = list[list[Annotated[int, Field(ge=0)]]]
@@ -87,11 +94,14 @@ class VariantRecord(_Record):
 
 
 class SpanRecord(_Record):
-    """Histograms of the share of energy in one group's span, of test features of old and of new classes."""
+    """Histograms of the share of energy in one group's span, of test features of old and of new classes.
+
+    The prior of a run that diverged is NaN, which is as good as none.
+    """
 
     of_tail: list[int]
     of_head: list[int]
-    prior: Finite | None = None
+    prior: FiniteOrNone = None
 
 
 class EnergiesRecord(_Record):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.errors import MissingExtra
+from fedfeat.report.style import drawing, short
 from fedfeat.scenario.partition import Ids
 from fedfeat.scenario.record import names_in_order
 from fedfeat.scenario.scenario import Scenario
@@ -21,21 +21,23 @@ MAX_NUMBERED_CLASSES = 6
 MAX_RULED_CLIENTS = 40
 MAX_SLANTED_NAMES = 10
 MAX_NAMED_CLASSES = 20
+MAX_NAME_LENGTH = 14
 EMPTY = "#efefef"
 
 
 def draw_scenario(scenario: Scenario, path: Path, class_names: Sequence[str] | None = None) -> None:
     """Write the heat maps as a PNG file."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "plots", "drawing a scenario") from error
+    with drawing({}) as figure_class:
+        figure = _figure(figure_class, scenario, names_in_order(scenario, class_names))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150, format="png", facecolor="white")
 
-    names = names_in_order(scenario, class_names)
+
+def _figure(figure_class: Any, scenario: Scenario, names: Sequence[str]) -> Any:
     columns = min(MAX_COLUMNS, scenario.num_tasks)
     rows = ceil(scenario.num_tasks / columns)
     width, height = _panel_size(scenario)
-    figure = Figure(figsize=(max(1.3 + columns * width, 7.5), 0.9 + rows * height), layout="constrained")
+    figure = figure_class(figsize=(max(1.3 + columns * width, 7.5), 0.9 + rows * height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
     counts = [scenario.counts(t)[:, r.start : r.stop] for t, r in enumerate(scenario.task_classes)]
     top = max(2, *(int(c.max()) for c in counts))
@@ -48,8 +50,7 @@ def draw_scenario(scenario: Scenario, path: Path, class_names: Sequence[str] | N
         axis.set_ylabel("client", fontsize=9)
     _colour_bar(figure, images[0], list(axes), top)
     figure.suptitle(headline(scenario) + _legend(scenario), fontsize=9, x=0.01, ha="left")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150, format="png", facecolor="white")
+    return figure
 
 
 def _panel_size(scenario: Scenario) -> tuple[float, float]:
@@ -111,11 +112,11 @@ def _name_classes(axis: Any, names: list[str]) -> None:
         axis.set_xticks([])
         axis.set_xlabel(f"{len(names)} classes", fontsize=8)
         return
-    short = [name if len(name) <= 14 else name[:13] + "…" for name in names]
+    labels = [short(name, MAX_NAME_LENGTH) for name in names]
     if len(names) <= MAX_SLANTED_NAMES:
-        axis.set_xticks(range(len(names)), short, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+        axis.set_xticks(range(len(names)), labels, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
     else:
-        axis.set_xticks(range(len(names)), short, rotation=90, fontsize=6)
+        axis.set_xticks(range(len(names)), labels, rotation=90, fontsize=6)
 
 
 def _legend(scenario: Scenario) -> str:

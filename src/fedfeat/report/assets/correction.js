@@ -149,7 +149,7 @@ function energyFigure(span) {
     caption:
       `Share of a test feature's energy in the span of the ${where} classes' prototypes. ` +
       (prior === null
-        ? "This method measures no prior."
+        ? "There is no prior to show."
         : span === "head"
           ? "Dashed: the prior, measured on exemplars of earlier classes. EGC corrects the features to the right of it."
           : "Dashed: the prior of the same exemplars."),
