@@ -110,6 +110,44 @@ def test_a_damaged_state_is_no_state(tmp_path: Path, damage: str) -> None:
     assert store.generation == 0, "the server remembers more, and so learns of the loss"
 
 
+def spoil(folder: Path, name: str) -> None:
+    stored = folder / "objects" / name
+    stored.write_bytes(stored.read_bytes()[:-1] + b"?")
+
+
+def test_a_damaged_object_is_written_again(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    commit(store, 0, 0, "train", pool=torch.arange(3), other=torch.arange(5))
+    for name in store.now.tensors.values():
+        spoil(tmp_path, name)
+    store = Store(tmp_path)
+    assert store.state == {}
+    commit(store, 0, 1, "train", pool=torch.arange(3), other=torch.arange(5))
+    assert set(Store(tmp_path).state) == {"pool", "other"}
+
+
+def test_an_earlier_exchange_tells_of_the_state_of_its_moment(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for count, op in enumerate(("a", "b")):
+        commit(store, 0, 0, op, kept=torch.arange(count))
+    for opened in (store, Store(tmp_path)):
+        assert opened.after((0, 0), "a").generation == 1
+        tensors = [opened.tensor(opened.after((0, 0), op), "kept") for op in ("a", "b")]
+        assert [None if t is None else len(t) for t in tensors] == [0, 1]
+        assert opened.tensor(opened.now, "nothing") is None
+
+
+def test_going_back_is_no_loss_unless_the_earlier_state_is_damaged(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for op in ("a", "b", "c"):
+        commit(store, 0, 0, op, kept=torch.tensor([ord(op)]))
+    assert told(store, 0, 0, "c", "other") is None
+    assert (store.generation, store.reached) == (2, 3)
+    spoil(tmp_path, store.after((0, 0), "a").tensors["kept"])
+    assert told(store, 0, 0, "b", "other") is None
+    assert (store.generation, store.reached) == (0, 0)
+
+
 def test_what_left_is_added_up(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for round in range(3):

@@ -88,6 +88,9 @@ def test_nan_and_infinite_numbers_come_back() -> None:
         json.dumps([["a", "float32", [2]], ["a", None, 1]]),  # a name twice
         json.dumps([["a", "float32", [2]], ["b", None, [1]]]),
         json.dumps([["a", "float32", [2, 1 << 62, 1 << 62]]]),
+        json.dumps([["a", "float32", [2]], ["b", "float32", [0, 1 << 70]]]),
+        json.dumps([["a", "float32", [2]], [5, None, 1]]),
+        "[" * 200_000 + "]" * 200_000,
     ],
 )
 def test_a_manifest_that_does_not_fit_is_refused(manifest: str) -> None:

@@ -13,9 +13,10 @@ from dropouts import VICTIM, config_for, in_process_without, once_in, with_paylo
 from flwr.app import Error, Message
 from local_grid import NODE, LocalGrid, local_sites
 
-from fedfeat.errors import FedfeatError
 from fedfeat.experiment import Experiment
+from fedfeat.federation.outcome import TooFewClients
 from fedfeat.federation.runfolder import RunFolder
+from fedfeat.flower.records import from_records, to_records
 from fedfeat.flower.server_app import run_in
 from toy import toy_config, toy_dataset
 
@@ -23,6 +24,12 @@ from toy import toy_config, toy_dataset
 def nan(payload: dict[str, Any]) -> dict[str, Any]:
     payload["weights"][3] = math.nan
     return payload
+
+
+def with_header(reply: Message, **words: Any) -> Message:
+    header, packed = from_records(reply.content)
+    reply.content = to_records({**header, **words}, packed)
+    return reply
 
 
 SPOILS: dict[str, tuple[Callable[[Message], Message | Error | None], str, str]] = {
@@ -57,6 +64,8 @@ SPOILS: dict[str, tuple[Callable[[Message], Message | Error | None], str, str]] 
         "failed",
         "images: not among what this method sends",
     ),
+    "refused by Flower": (lambda m: Error(6, "mod failed"), "failed", "mod failed (6)"),
+    "words": (lambda m: with_header(m, seconds="x"), "failed", "seconds: expected a number, got 'x'"),
     "raised": (lambda m: Error(2, "ValueError: no"), "failed", "ValueError: no (2)"),
     "crashed": (lambda m: Error(8, "stopped responding"), "failed", "stopped responding (8)"),
     "gone": (lambda m: Error(5, "Node Unavailable"), "missing", "Node Unavailable (5)"),
@@ -84,11 +93,59 @@ def test_a_lost_reply_leaves_the_rest_as_in_process(name: str, tmp_path: Path) -
     assert result["rounds_with_fewer_clients"] == expected["rounds_with_fewer_clients"]
 
 
-def test_an_app_that_cannot_be_loaded_ends_the_run(tmp_path: Path) -> None:
+def test_an_app_that_cannot_be_loaded_costs_one_client_and_says_what_to_do(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", config_for(tmp_path), {})
     grid = LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz"), once_in(0, 0, lambda m: Error(1, "no such module")))
-    with pytest.raises(FedfeatError, match="install the same versions"):
+    (short,) = run_in(tmp_path / "run", grid)["rounds_with_fewer_clients"]
+    hint = "no such module (1); install the same versions of fedfeat and flwr on all machines"
+    assert short["failed"] == {str(VICTIM): hint}
+
+
+def test_an_app_that_nobody_can_load_ends_the_run_with_the_same_words(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", config_for(tmp_path), {})
+    grid = LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz"), lambda node, m: Error(1, "no such module"))
+    with pytest.raises(TooFewClients, match="install the same versions"):
         run_in(tmp_path / "run", grid)
+
+
+def test_whatever_reading_a_reply_raises_costs_that_reply_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[str] = []
+
+    def fault(op: str, *others: object) -> str | None:
+        if not raised:
+            raised.append(op)
+            raise ZeroDivisionError("oh")
+        return None
+
+    monkeypatch.setattr("fedfeat.flower.engine.fault_of", fault)
+    RunFolder.create(tmp_path / "run", config_for(tmp_path, "finetune"), {})
+    result = run_in(tmp_path / "run", LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz")))
+    (short,) = result["rounds_with_fewer_clients"]
+    assert list(short["failed"].values()) == ["the reply cannot be used (ZeroDivisionError: oh)"]
+
+
+SHORT: dict[str, tuple[str, str, Callable[[dict[str, Any]], dict[str, Any]]]] = {
+    "fisher": ("fedewc", "fisher", lambda p: {**p, "fisher": p["fisher"][:-3]}),
+    "no fisher": ("fedewc", "fisher", lambda p: {}),
+    "control": ("finetune+scaffold", "control_change", lambda p: {**p, "control_change": p["control_change"][:-3]}),
+    "class sums": ("herding+ncm", "class_sums", lambda p: {**p, "class_sums": p["class_sums"][:-1]}),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_an_entry_that_is_too_short_costs_one_client(name: str, tmp_path: Path) -> None:
+    method, entry, change = SHORT[name]
+
+    def fault(node: int, reply: Message) -> Message:
+        struck = node == NODE + VICTIM and f'"{entry}"' in from_records(reply.content)[1].manifest
+        return with_payload(reply, change) if struck else reply
+
+    RunFolder.create(tmp_path / "run", config_for(tmp_path, method), {})
+    result = run_in(tmp_path / "run", LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz"), fault))
+    assert result["rounds_with_fewer_clients"]
+    assert all(list(short["failed"]) == [str(VICTIM)] for short in result["rounds_with_fewer_clients"])
 
 
 @pytest.mark.parametrize("method", ["fedlwf", "fedewc", "lander"])

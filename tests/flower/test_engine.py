@@ -10,8 +10,12 @@ import torch
 from local_grid import LocalGrid, local_sites
 
 from fedfeat.config import Config
-from fedfeat.experiment import Result, start
+from fedfeat.experiment import Experiment, Result, start
+from fedfeat.federation.payload import Payload
 from fedfeat.federation.runfolder import RunFolder
+from fedfeat.flower.codec import pack
+from fedfeat.flower.engine import FlowerEngine
+from fedfeat.flower.post import Answer, Post
 from fedfeat.flower.server_app import run_in
 from fedfeat.methods.registry import all_methods
 from toy import toy_config, untimed, write_toy
@@ -39,6 +43,27 @@ def federated(config: Config, folder: Path, grid: LocalGrid) -> Result:
 def comparable(result: Result) -> Result:
     config = {k: v for k, v in result["config"].items() if k != "engine"}
     return {**untimed(result), "config": config}
+
+
+def test_every_tensor_of_a_reply_comes_to_the_servers_device(tmp_path: Path) -> None:
+    _, config = both("finetune+scaffold", tmp_path)
+    (tmp_path / "run").mkdir()
+
+    def engine(*parts: Any) -> FlowerEngine:
+        return FlowerEngine(*parts, post=Post(LocalGrid({})), folder=tmp_path / "run")
+
+    made = Experiment(config, engine=engine).engine
+    assert isinstance(made, FlowerEngine)
+    weights = made.begin_task(0)
+    made.device = torch.device("meta")
+    payload: Payload = {"weights": weights, "samples": 3, "control_change": torch.zeros(made.model.num_trainable)}
+    header = {"generation": 1, "exemplars": 0, "seconds": 0.1}
+    reply = made._read(0, "train", {"weights": weights}, Answer(header, pack(payload), 0.1))
+    assert isinstance(reply, dict)
+    assert {k: str(v.device) for k, v in reply.items() if isinstance(v, torch.Tensor)} == {
+        "weights": "meta",
+        "control_change": "meta",
+    }
 
 
 @pytest.mark.parametrize("method", all_methods())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from own_images import OWNERS, TASKS, own_config, write_images, write_owners
 from fedfeat.config import Config
 from fedfeat.data.owned import read_own
 from fedfeat.engines import InProcessEngine
-from fedfeat.errors import ConfigError
+from fedfeat.errors import ConfigError, DataError
 from fedfeat.evaluate.counting import Tables
 from fedfeat.experiment import Experiment, Result, start
 from fedfeat.federation.client import Client
@@ -31,7 +32,7 @@ from fedfeat.flower.own_data import ClientData
 from fedfeat.flower.protocol import PROTOCOL, config_to_send
 from fedfeat.flower.records import from_records, to_records
 from fedfeat.flower.server_app import run_in
-from fedfeat.flower.site import Site, SiteSettings
+from fedfeat.flower.site import Site, SiteSettings, Visit
 from fedfeat.methods.registry import all_methods
 from fedfeat.replay.leverage import LeverageChoice
 from fedfeat.replay.masking import row_mask, shared_rotation
@@ -194,12 +195,38 @@ def test_hello_tells_names_of_classes_and_nothing_of_images(tmp_path: Path) -> N
     config = own_config("finetune")
     greeting = {"protocol": PROTOCOL, "run": "r1", "config": config_to_send(config)}
     hellos = [site.hello(greeting) for site in own_sites(tmp_path).values()]
+    assert not any("machine" in h for h in hellos)
     assert [h["classes"] for h in hellos] == [["cat", "ship"], ["cat", "dog", "truck"], ["ship", "truck"]]
     # What all of them agree on with the server does not depend on anybody's images.
     assert {h["data"] for h in hellos} == {Experiment(config, engine=InProcessEngine).fingerprint}
 
 
-def test_images_may_change_only_in_classes_still_to_come(tmp_path: Path) -> None:
+def test_names_of_private_files_stay_at_the_client(
+    tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write_owners(tmp_path / "data")["clinic-a"]
+    greeting = {"protocol": PROTOCOL, "run": "r1", "config": config_to_send(own_config("finetune"))}
+    site = own_site(tmp_path, "a", data)
+    site.hello(greeting)
+    for error in (DataError("/srv/jane-doe.png: broken"), OSError("/srv/jane-doe.png: gone")):
+        told = {"failed": f"{type(error).__name__}: see the client's log"}
+        monkeypatch.setattr(Visit, "answer", Mock(side_effect=error))
+        assert site.ask({"run": "r1", "op": "train"}, pack({}))[0] == told
+        assert any("train failed" in line and str(error) in line for line in said)
+    (data / "cat" / "john-doe.png").write_bytes(b"not an image")
+    hello = own_site(tmp_path, "a", data).hello(greeting)
+    assert hello == {"name": "a", "refused": "DataError: see the client's log"}
+    assert any("john-doe.png" in line for line in said)
+    monkeypatch.setattr(ClientData, "open", Mock(side_effect=PermissionError("/srv/jane-doe.png")))
+    assert own_site(tmp_path, "a", data).hello(greeting)["refused"] == "PermissionError: see the client's log"
+
+
+def test_a_server_of_another_protocol_is_told_so(tmp_path: Path) -> None:
+    hello = own_site(tmp_path, "a", tmp_path).hello({"protocol": PROTOCOL + 1, "run": "r1"})
+    assert "install the same version of fedfeat on both" in hello["refused"]
+
+
+def test_images_may_change_only_in_classes_still_to_come(tmp_path: Path, said: list[str]) -> None:
     data = write_owners(tmp_path / "data")["clinic-a"]
     config = own_config("herding+feat", scenario={"clients": 1}, train={"rounds": 1})
     grid = LocalGrid({NODE: own_site(tmp_path, "a", data)})
@@ -208,8 +235,8 @@ def test_images_may_change_only_in_classes_still_to_come(tmp_path: Path) -> None
     write_images(data, "ship", 5, seed=1)
     assert "refused" not in own_site(tmp_path, "a", data).hello(greeting)
     write_images(data, "cat", 1, seed=1)
-    refused = own_site(tmp_path, "a", data).hello(greeting)["refused"]
-    assert refused.startswith("the images of cat are not those that this client began the run with")
+    assert own_site(tmp_path, "a", data).hello(greeting)["refused"] == "DataError: see the client's log"
+    assert any("the images of cat are not those that this client began the run with" in line for line in said)
 
 
 def test_added_images_move_no_index_of_earlier_classes(tmp_path: Path) -> None:

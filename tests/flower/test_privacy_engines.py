@@ -48,4 +48,4 @@ def test_owners_of_data_draw_noise_that_cannot_be_drawn_again(tmp_path: Path) ->
         deploy.prepare_run(config, tmp_path / attempt / "run")
         results.append(run_in(tmp_path / attempt / "run", LocalGrid(sites)))
     assert weights(tmp_path / "one" / "run") != weights(tmp_path / "two" / "run")
-    assert results[0]["privacy"]["not_covered"] == ["samples", "losses", "energies", "tables"]
+    assert results[0]["privacy"]["not_covered"] == ["samples", "losses", "classes", "energies", "exemplars", "tables"]

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from dropouts import VICTIM, config_for, same_outcome, uninterrupted
+from dropouts import QUICK, VICTIM, config_for, same_outcome, uninterrupted
 from flwr.app import Error, Message
 from local_grid import NODE, LocalGrid, local_sites
+from own_images import own_config, write_owners
 
 from fedfeat.errors import CheckpointError
 from fedfeat.federation.outcome import TooFewClients
 from fedfeat.federation.payload import Payload
 from fedfeat.federation.runfolder import RunFolder
 from fedfeat.flower import deploy
+from fedfeat.flower.codec import pack
+from fedfeat.flower.own_data import ClientData
+from fedfeat.flower.protocol import PROTOCOL, config_to_send
 from fedfeat.flower.records import from_records
 from fedfeat.flower.server_app import run_in
-from fedfeat.flower.site import Visit
+from fedfeat.flower.site import Site, SiteSettings, Visit
 from toy import toy_config
 
 
@@ -37,6 +42,25 @@ def count_work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int, str
 
 class Killed(BaseException):
     pass
+
+
+class WatchedGrid(LocalGrid):
+    """A watcher hears of every operation before and after a client worked on it; False drops the reply."""
+
+    def __init__(
+        self, sites: dict[int, Site], *, before: Callable[[Any], None] | None = None, after: Callable[[Any], bool]
+    ) -> None:
+        super().__init__(sites)
+        self.before, self.after = before, after
+
+    def _deliver(self, message: Message) -> Message | None:
+        header = from_records(message.content)[0]
+        if "op" not in header:
+            return super()._deliver(message)
+        if self.before is not None:
+            self.before(header)
+        reply = super()._deliver(message)
+        return reply if self.after(header) else None
 
 
 @pytest.mark.parametrize("method", ["fedcbdr+feat", "herding+ncm", "fedcbdr+scaffold", "refed+moon", "fedewc"])
@@ -125,6 +149,75 @@ def test_a_client_whose_disk_was_lost_is_told_everything_again(method: str, tmp_
     assert "its state is lost" in fewer[0]["failed"][str(VICTIM)]
     rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
     assert [e["replied"] for e in rounds] == [3, 3, 3, 3, 2, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_a_request_that_differs_after_a_restart_is_no_loss(reopened: bool, tmp_path: Path) -> None:
+    config = config_for(tmp_path, "fedcbdr")
+    expected = uninterrupted(tmp_path, "fedcbdr")
+    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    RunFolder.create(tmp_path / "run", config, {})
+
+    def late_then_killed(header: Any) -> bool:
+        if (header["op"], header["client"]) == ("keep_by_leverage", 2):
+            raise Killed
+        return (header["op"], header["client"]) != ("masked_features", VICTIM)
+
+    with pytest.raises(Killed):
+        run_in(tmp_path / "run", WatchedGrid(sites, after=late_then_killed))
+    if reopened:
+        sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    # Now all clients reply, so the server asks for other blocks of the same matrix.
+    result = run_in(tmp_path / "run", LocalGrid(sites))
+    assert result["rounds_with_fewer_clients"] == []
+    assert same_outcome(tmp_path / "run", result, expected)
+
+
+def test_another_request_is_no_loss_though_the_state_goes_back(tmp_path: Path) -> None:
+    config = config_for(tmp_path, "replay")
+    site = local_sites(tmp_path, tmp_path / "toy.npz", 1)[NODE]
+    site.hello({"protocol": PROTOCOL, "run": "r1", "config": config_to_send(config)})
+    header = {"run": "r1", "op": "keep_random", "task": 0, "round": 1, "client": 0, "generation": 0}
+    first = site.ask(header, pack({"quota": 3}))[0]
+    assert (first["generation"], first["exemplars"]) == (1, 3)
+    second = site.ask({**header, "generation": 1}, pack({"quota": 2}))[0]
+    assert "failed" not in second
+    assert (second["generation"], second["exemplars"]) == (1, 2)
+    assert site.ask({**header, "op": "other", "generation": 2}, pack({}))[0]["forgot"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_state_lost_at_the_end_of_a_task_is_made_up_for_in_the_next(killed: bool, tmp_path: Path) -> None:
+    owners = write_owners(tmp_path / "data")
+    config = own_config("lander", federation={**QUICK, "quorum": 0.5})
+    RunFolder.create(tmp_path / "run", config, {})
+    done: set[str] = set()
+
+    def owner(client: int) -> Site:
+        name, path = list(owners.items())[client]
+        return Site(SiteSettings(tmp_path / f"site{client}", name, client, device="cpu"), ClientData(path))
+
+    def lose(header: Any) -> None:
+        if (header["task"], header["op"], header["client"]) == (0, "evaluate", VICTIM) and "lost" not in done:
+            done.add("lost")
+            shutil.rmtree(tmp_path / f"site{VICTIM}" / header["run"] / "store")
+            sites[NODE + VICTIM] = owner(VICTIM)
+
+    def kill(header: Any) -> bool:
+        if killed and (header["task"], header["op"]) == (1, "train") and "killed" not in done:
+            done.add("killed")
+            raise Killed
+        return True
+
+    sites = {NODE + k: owner(k) for k in range(len(owners))}
+    if killed:
+        with pytest.raises(Killed):
+            run_in(tmp_path / "run", WatchedGrid(sites, before=lose, after=kill))
+    result = run_in(tmp_path / "run", WatchedGrid(sites, before=lose, after=kill))
+    assert "lost" in done
+    fewer = result["rounds_with_fewer_clients"]
+    assert [(f["task"], f["op"]) for f in fewer] == [(1, "evaluate")]
+    assert "its state is lost" in fewer[0]["failed"][str(VICTIM)]
 
 
 def test_a_folder_of_a_run_on_other_images_of_ones_own_is_refused(tmp_path: Path) -> None:

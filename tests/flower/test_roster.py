@@ -13,7 +13,9 @@ from flwr.proto.node_pb2 import NodeInfo
 from local_grid import NODE, LocalGrid, local_sites
 
 from fedfeat.federation.runfolder import RunFolder
+from fedfeat.flower.protocol import Header
 from fedfeat.flower.server_app import run_in
+from fedfeat.flower.site import Site
 from toy import toy_dataset
 
 
@@ -65,3 +67,54 @@ def test_a_client_with_other_data_or_a_taken_id_does_not_take_part(
     assert "its data set is not the server's" in caplog.text
     assert "zoe cannot take part: it asks for id 2, which is taken" in caplog.text
     assert all(f["missing"] == {"1": "not connected"} for f in result["rounds_with_fewer_clients"])
+
+
+class Mended:
+    """A client that cannot take part when it is greeted first; its owner then mends it."""
+
+    def __init__(self, site: Site) -> None:
+        self.real, self.hellos = site.hello, 0
+
+    def hello(self, header: Header) -> Header:
+        self.hellos += 1
+        return {"name": "site1", "refused": "data: not found"} if self.hellos <= 2 else self.real(header)
+
+
+def test_a_client_that_was_mended_is_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("fedfeat.flower.roster.AGAIN_AFTER", 0.0)
+    RunFolder.create(tmp_path / "run", config_for(tmp_path, "finetune", wait=10.0), {})
+    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    mended = Mended(sites[NODE + 1])
+    sites[NODE + 1].hello = mended.hello  # type: ignore[method-assign]
+    with caplog.at_level("WARNING"):
+        result = run_in(tmp_path / "run", LocalGrid(sites))
+    assert result["rounds_with_fewer_clients"] == []
+    assert mended.hellos == 3
+    assert caplog.text.count("site1 cannot take part: data: not found") == 1, "the same reason is said once"
+
+
+def test_a_client_that_was_refused_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", config_for(tmp_path, "finetune"), {})
+    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    mended = Mended(sites[NODE + 1])
+    sites[NODE + 1].hello = mended.hello  # type: ignore[method-assign]
+    run_in(tmp_path / "run", LocalGrid(sites))
+    assert mended.hellos == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"generation": None}, {"exemplars": "x"}, {"classes": 5}, {"classes": [[]]}, {"client": [1]}, {"client": 1.0}],
+    ids=str,
+)
+def test_a_hello_that_cannot_be_read_costs_its_client_alone(change: Header, tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", config_for(tmp_path, "finetune"), {})
+    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    real = sites[NODE + 1].hello
+    sites[NODE + 1].hello = lambda header: {**real(header), **change}  # type: ignore[method-assign]
+    result = run_in(tmp_path / "run", LocalGrid(sites))
+    assert {tuple(short["missing"].items()) for short in result["rounds_with_fewer_clients"]} == {
+        (("1", "not connected"),)
+    }

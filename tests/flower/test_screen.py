@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedfeat.federation.payload import Payload
-from fedfeat.flower.screen import fault_of, is_finite, odd_ones
+from fedfeat.flower.protocol import Header
+from fedfeat.flower.screen import Sizes, fault_of, fault_of_header, fault_of_rows, is_finite, odd_ones, seconds_of
 
 W = torch.zeros(4)
 REQUEST: Payload = {"weights": W}
@@ -36,6 +37,10 @@ def test_a_sound_reply_passes() -> None:
         ({**GOOD, "samples": -1}, "samples"),
         ({**GOOD, "samples": 2.5}, "samples"),
         ({**GOOD, "images": W}, "images: not among what this method sends"),
+        ({**GOOD, "loss.ce": 10**400}, "loss.ce: not a finite number"),
+        ({**GOOD, "loss.extra": "abc"}, "loss.extra: expected a number, got str"),
+        ({**GOOD, "loss.extra": W}, "loss.extra: expected a number, got float32 [4]"),
+        ({**GOOD, "samples": 10**300}, "samples"),
     ],
 )
 def test_an_unfit_reply_is_named(reply: Payload, named: str) -> None:
@@ -63,3 +68,71 @@ def test_the_odd_one_among_replies_is_found() -> None:
 def test_a_loss_may_be_missing() -> None:
     replies: dict[int, Payload] = {0: {**GOOD, "loss.kd": 1.0}, 1: GOOD, 2: GOOD}
     assert odd_ones(replies) == {}
+    first: Payload = {**GOOD, "loss.first_epoch": 1.0}
+    assert list(odd_ones({0: first, 1: GOOD, 2: first})) == [1], "the one that every client sends may not"
+
+
+def test_tables_of_one_size_are_compared_whole() -> None:
+    usual: Payload = {"right": torch.zeros(3, 4, 2), "held_out": torch.zeros(2)}
+    replies = {0: {**usual, "right": torch.zeros(2, 4, 2)}, 1: usual, 2: usual, 3: {}}
+    assert list(odd_ones(replies)) == [0]
+    assert list(odd_ones({0: usual, 1: usual, 2: {**usual, "held_out": torch.zeros(3)}})) == [2]
+
+
+def test_an_operation_that_always_has_an_answer_may_not_be_answered_with_nothing() -> None:
+    assert fault_of("leverage", {}, {}, frozenset({"mass"})) == "an empty reply"
+    assert (fault_of("fisher", {}, {}, frozenset({"fisher"})) or "").startswith("samples")
+    assert fault_of("fisher", {}, {"samples": 0}, frozenset({"fisher"})) is None
+    for op in ("masked_features", "class_sums", "count_held_out"):
+        assert fault_of(op, {}, {}, frozenset()) is None
+
+
+IDS, TWO = torch.tensor([1, 4], dtype=torch.int32), torch.zeros(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("op", "reply", "named"),
+    [
+        ("fisher", {"fisher": torch.zeros(9)}, None),
+        ("fisher", {"fisher": torch.zeros(6)}, "fisher: expected 9 rows, got float32 [6]"),
+        ("fisher", {"fisher": 1.0}, "fisher: expected 9 rows"),
+        ("train", {"control_change": torch.zeros(())}, "control_change: expected 9 rows"),
+        ("class_sums", {"class_sums": torch.zeros(5, 3), "class_counts": torch.zeros(5)}, None),
+        ("class_sums", {"class_sums": torch.zeros(4, 3), "class_counts": torch.zeros(5)}, "class_sums: expected 5"),
+        ("leverage", {"counts": torch.zeros(3)}, "counts: expected 2"),
+        ("train", {"fedfsa.classes": IDS, "fedfsa.means": TWO}, None),
+        ("train", {"fedfsa.classes": IDS, "fedfsa.means": TWO[:1]}, "fedfsa.means: not as many rows as fedfsa.classes"),
+        ("train", {"fedfsa.classes": IDS + 1, "fedfsa.means": TWO}, "fedfsa.classes: a class that is not among the 5"),
+        ("train", {"clip2fl.classes": IDS - 2}, "clip2fl.classes: a class that is not among"),
+        ("train", {"clip2fl.classes": 3}, "clip2fl.classes: expected ids"),
+        ("masked_features", {"features": torch.zeros(7, 3)}, None),
+    ],
+)
+def test_rows_that_the_server_cannot_use_are_named(op: str, reply: Payload, named: str | None) -> None:
+    fault = fault_of_rows(op, reply, Sizes(trained=9, classes=5, new_classes=2))
+    assert (fault or "").startswith(named or "")
+    assert (fault is None) == (named is None)
+
+
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        ({"generation": 3, "exemplars": 0, "seconds": 0.5}, None),
+        ({"failed": "no"}, None),
+        ({"generation": 3}, "exemplars"),
+        ({"generation": "x", "exemplars": 0}, "generation"),
+        ({"generation": 10**400, "exemplars": 0}, "generation"),
+        ({"generation": 3, "exemplars": True}, "exemplars"),
+        ({"seconds": "x"}, "seconds"),
+        ({"seconds": math.nan}, "seconds"),
+    ],
+)
+def test_words_beside_a_reply_are_checked(header: Header, named: str | None) -> None:
+    fault = fault_of_header(header)
+    assert (fault or "").startswith(named or "")
+    assert (fault is None) == (named is None)
+
+
+def test_seconds_are_counted_only_if_they_are_numbers() -> None:
+    given: list[Header] = [{"seconds": 1}, {"seconds": "x"}, {"seconds": math.inf}, {}]
+    assert [seconds_of(header) for header in given] == [1.0, 0.0, 0.0, 0.0]

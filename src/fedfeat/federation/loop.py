@@ -120,12 +120,16 @@ class Federation:
         now = self.progress
         for name in now.shared:
             now.delivered[name] |= set(clients)
-        for holders in now.delivered.values():
+
+    def _note_losses(self) -> None:
+        """Note who lost its state and has none of the shared tensors any more."""
+        for holders in self.progress.delivered.values():
             holders -= self.engine.forgetful
         self.engine.forgetful.clear()
 
     def _note_outcomes(self, task: int, round: int) -> list[Outcome]:
-        """Keep a record of exchanges that not every asked client answered."""
+        """Keep a record of exchanges that not every asked client answered, and of states that were lost."""
+        self._note_losses()
         outcomes = self.exchange.take_outcomes()
         where = {"task": task + 1, "round": round + 1}
         self.progress.shortfalls += [

@@ -116,7 +116,11 @@ def statement(settings: PrivacySettings, releases: int, sends: Iterable[str]) ->
         "releases": releases,
         "delta": delta,
         "epsilon": epsilon_of(mu, delta),
-        "not_covered": ["samples", "losses", *sorted(sends)],
+        "not_covered": [
+            *("samples", "losses"),
+            # Clients that own their data send tables, and say which classes and how many exemplars they hold.
+            *sorted((told := {*sends}) | ({"classes", "exemplars"} if "tables" in told else set())),
+        ],
     }
 
 

@@ -28,6 +28,8 @@ DTYPES: dict[str, torch.dtype] = {
 }
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 MAGIC = b"fedfeat1"
+# What damaged bytes raise; a RecursionError, of brackets in brackets, is a RuntimeError.
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RuntimeError, OverflowError)
 
 
 class CodecError(FedfeatError):
@@ -69,7 +71,7 @@ def pack(payload: Mapping[str, Value]) -> Packed:
 def unpack(packed: Packed) -> Payload:
     """Put a payload together again; what does not fit together is refused."""
     try:
-        entries = [(name, kind, value) for name, kind, value in json.loads(packed.manifest)]
+        entries = [(_name(name), kind, value) for name, kind, value in json.loads(packed.manifest)]
         buffers = {name: _tensor(data, DTYPES[name]) for name, data in packed.buffers.items()}
         places = dict.fromkeys(buffers, 0)
         payload: Payload = {}
@@ -86,7 +88,7 @@ def unpack(packed: Packed) -> Payload:
         left = [kind for kind, buffer in buffers.items() if places[kind] != len(buffer)]
         if left or len(payload) != len(entries):
             raise ValueError(f"names occur twice, or {', '.join(left)} is left over")
-    except (ValueError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise CodecError(f"a message cannot be read: {error}") from error
     return payload
 
@@ -109,7 +111,7 @@ def decode(data: bytes) -> Packed:
         for name, size in sizes.items():
             buffers[name] = data[place : place + size]
             place += size
-    except (ValueError, TypeError, AttributeError) as error:
+    except UNREADABLE as error:
         raise CodecError(f"a payload cannot be read: {error}") from error
     if place != len(data):
         raise CodecError(f"a payload should have {place} bytes and has {len(data)}")
@@ -126,6 +128,12 @@ def _bytes(tensors: Iterable[Tensor]) -> bytes:
 def _tensor(data: bytes, dtype: torch.dtype) -> Tensor:
     # A copy: what is made of it may be written to.
     return torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a name")
+    return value
 
 
 def _size(value: Any) -> int:

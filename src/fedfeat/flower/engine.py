@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from fedfeat.config import Config
 from fedfeat.data import Dataset, fingerprint
 from fedfeat.engines.inprocess import InProcessEngine
@@ -19,7 +21,7 @@ from fedfeat.flower.own_data import classes_nobody_has
 from fedfeat.flower.post import Answer, Letter, Post
 from fedfeat.flower.protocol import ASK, PROTOCOL, Header, config_to_send
 from fedfeat.flower.roster import Roster
-from fedfeat.flower.screen import fault_of, odd_ones
+from fedfeat.flower.screen import Sizes, fault_of, fault_of_header, fault_of_rows, odd_ones, seconds_of
 from fedfeat.methods.method import Method
 from fedfeat.scenario import Scenario
 
@@ -112,7 +114,16 @@ class FlowerEngine(InProcessEngine):
     def _read(self, client: int, op: str, request: Payload, answer: Answer | Lost) -> Payload | Lost:
         if isinstance(answer, Lost):
             return answer
+        try:
+            return self._opened(client, op, request, answer)
+        except Exception as error:  # whatever a client sends, it costs the run no more than this reply
+            log.warning("the reply of client %d to %s cannot be used", client, op, exc_info=True)
+            return Lost("failed", f"the reply cannot be used ({type(error).__name__}: {error})")
+
+    def _opened(self, client: int, op: str, request: Payload, answer: Answer) -> Payload | Lost:
         header = answer.header
+        if (unfit := fault_of_header(header)) is not None:
+            return Lost("failed", unfit)
         if GENERATION in header:
             self._remember(client, header)
         if header.get("forgot"):
@@ -123,10 +134,14 @@ class FlowerEngine(InProcessEngine):
             reply = unpack(answer.payload)
         except CodecError as error:
             return Lost("failed", str(error))
-        fault = fault_of(op, request, reply, self.allowed)
+        fault = fault_of(op, request, reply, self.allowed) or fault_of_rows(op, reply, self._sizes())
         if fault is not None:
             return Lost("failed", fault)
-        return {k: v.to(self.device) if hasattr(v, "to") and k == "weights" else v for k, v in reply.items()}
+        return {k: v.to(self.device) if isinstance(v, Tensor) else v for k, v in reply.items()}
+
+    def _sizes(self) -> Sizes:
+        seen = self.seen
+        return Sizes(self.model.num_trainable, seen.num_classes, seen.num_classes - seen.num_old)
 
     def _remember(self, client: int, header: Header) -> None:
         noted: State = {GENERATION: int(header[GENERATION]), HELD: int(header["exemplars"])}
@@ -142,7 +157,7 @@ def _same(a: Payload, b: Payload) -> bool:
 def _account(answers: Mapping[int, Answer | Lost], gathering: float, sending: float, own: float) -> dict[str, Any]:
     """Split an exchange: the slowest client's work, packing and unpacking here, and the rest, spent on the way."""
     heard = {k: a for k, a in answers.items() if isinstance(a, Answer)}
-    work = {str(k): round(float(a.header.get("seconds", 0.0)), 3) for k, a in sorted(heard.items())}
+    work = {str(k): round(seconds_of(a.header), 3) for k, a in sorted(heard.items())}
     training = max(work.values(), default=0.0)
     return {
         "client_seconds": work,

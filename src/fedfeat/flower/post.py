@@ -10,20 +10,15 @@ from flwr.app import Message
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from fedfeat.errors import FedfeatError
 from fedfeat.federation.outcome import Lost
 from fedfeat.flower.codec import CodecError, Packed
 from fedfeat.flower.protocol import Header
 from fedfeat.flower.records import from_records, to_records
 
-# What a client's machine, connection or code may do at any time; other errors mean that the deployment is wrong.
-DROP_OUTS = {
-    ErrorCode.CLIENT_APP_RAISED_EXCEPTION: "failed",
-    ErrorCode.MESSAGE_UNAVAILABLE: "missing",
-    ErrorCode.REPLY_MESSAGE_UNAVAILABLE: "missing",
-    ErrorCode.NODE_UNAVAILABLE: "missing",
-    ErrorCode.CLIENT_APP_CRASHED: "failed",
-}
+# Flower's word that a node or its message is gone; every other error is the client's own failure.
+MISSING = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
+CANNOT_RUN = {ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.INVALID_FAB}
+HINT = "; install the same versions of fedfeat and flwr on all machines"
 
 
 @dataclass(frozen=True)
@@ -81,14 +76,11 @@ class Post:
 
     def _read(self, reply: Message, after: float) -> Answer | Lost:
         if reply.has_error():
-            fate = DROP_OUTS.get(reply.error.code)
-            if fate is None:
-                raise FedfeatError(
-                    f"a client cannot run the app (Flower's error {reply.error.code}: {reply.error.reason}); "
-                    "install the same versions of fedfeat and flwr on all machines"
-                )
-            return Lost("failed" if fate == "failed" else "missing", f"{reply.error.reason} ({reply.error.code})")
+            code, hint = reply.error.code, HINT if reply.error.code in CANNOT_RUN else ""
+            return Lost("missing" if code in MISSING else "failed", f"{reply.error.reason} ({code}){hint}")
         try:
             return Answer(*from_records(reply.content), after)
         except CodecError as error:
             return Lost("failed", str(error))
+        except Exception as error:  # whatever a client sends, it costs the run no more than this reply
+            return Lost("failed", f"a message cannot be read: {type(error).__name__}")

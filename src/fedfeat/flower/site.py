@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import logging
-import platform
 import time
 import traceback
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import fedfeat
 from fedfeat.config import Config
 from fedfeat.data import fingerprint
 from fedfeat.data.owned import held_classes
+from fedfeat.data.settings import OWNED
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.errors import FedfeatError
 from fedfeat.federation.client import EXEMPLARS
@@ -33,7 +33,7 @@ from fedfeat.flower.codec import Packed, pack, unpack
 from fedfeat.flower.own_data import check_unchanged, secret_of
 from fedfeat.flower.protocol import PROTOCOL, Header, config_received
 from fedfeat.flower.source import Source
-from fedfeat.flower.store import Store
+from fedfeat.flower.store import Snapshot, Store
 from fedfeat.models import FlatModel
 
 PREVIOUS_MODEL = SHARED + "previous_model"
@@ -66,25 +66,25 @@ class Site:
 
     def hello(self, header: Header) -> Header:
         """Say who this is; the run that the server names is opened and stays open."""
+        if header.get("protocol") != PROTOCOL:
+            reason = (
+                f"the server speaks protocol {header.get('protocol')} and this client {PROTOCOL}; "
+                "install the same version of fedfeat on both"
+            )
+            log.error("cannot take part: %s", reason)
+            return {"name": self.settings.name, "refused": reason}
         try:
-            if header.get("protocol") != PROTOCOL:
-                raise FedfeatError(
-                    f"the server speaks protocol {header.get('protocol')} and this client {PROTOCOL}; "
-                    "install the same version of fedfeat on both"
-                )
             write_json(self._folder(header["run"]) / "config.json", header["config"])
             visit = self._visit(header["run"], reopen=True)
             self._say_what_leaves(visit)
-        except FedfeatError as error:
-            log.error("cannot take part: %s", error)
-            return {"name": self.settings.name, "refused": str(error)}
+        except Exception as error:
+            return {"name": self.settings.name, "refused": self._reason("cannot take part", header, error)}
         return {
             "name": self.settings.name,
             "client": self.settings.client,
             "data": visit.fingerprint,
             "fedfeat": fedfeat.__version__,
             "torch": torch.__version__,
-            "machine": platform.node(),
             "classes": held_classes(visit.dataset) if visit.dataset.private else None,
             **visit.standing(),
         }
@@ -93,14 +93,28 @@ class Site:
         """Answer one operation; whatever goes wrong is part of the answer."""
         try:
             return self._visit(header["run"]).answer(header, request)
-        except FedfeatError as error:
-            reason = str(error)
         except Exception as error:
-            log.error("%s", traceback.format_exc())
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        log.error("%s failed: %s", header.get("op"), reason)
+            reason = self._reason(f"{header.get('op')} failed", header, error)
         self._open = None  # what an operation left behind when it broke off is not to be trusted
         return {"failed": reason}, pack({})
+
+    def _reason(self, what: str, header: Header, error: Exception) -> str:
+        """Log an error in full and return what the server may know of it: names of private files stay here."""
+        kind, lines = type(error).__name__, str(error).splitlines()
+        ours = isinstance(error, FedfeatError)
+        if not ours:
+            log.error("%s", "".join(traceback.format_exception(error)))
+        whole = str(error) if ours else f"{kind}: {lines[0] if lines else ''}"
+        log.error("%s: %s", what, whole)
+        return f"{kind}: see the client's log" if self._owns_data(header) else whole
+
+    def _owns_data(self, header: Header) -> bool:
+        """Tell whether a run is on images of the client's own; what cannot be read is taken for one."""
+        try:
+            path = self._folder(header["run"]) / "config.json"
+            return path.exists() and json.loads(path.read_text())["data"]["name"] == OWNED
+        except Exception:
+            return True
 
     def _visit(self, run: str, *, reopen: bool = False) -> Visit:
         if self._open is None or self._open.run != run or reopen:
@@ -138,10 +152,11 @@ class Visit:
         self.fingerprint = fingerprint(self.dataset)
         self.engine = self._new_engine()
 
-    def standing(self) -> Header:
-        """Return what the server may know of the state: how often it changed, and how many exemplars it holds."""
-        kept = self.store.state.get(EXEMPLARS)
-        return {"generation": self.store.generation, "exemplars": len(kept) if isinstance(kept, Tensor) else 0}
+    def standing(self, snapshot: Snapshot | None = None) -> Header:
+        """Return what the server may know of a state: how often it changed, and how many exemplars it holds."""
+        snapshot = snapshot or self.store.now
+        kept = self.store.tensor(snapshot, EXEMPLARS)
+        return {"generation": snapshot.generation, "exemplars": 0 if kept is None else len(kept)}
 
     def answer(self, header: Header, packed: Packed) -> tuple[Header, Packed]:
         """Return the reply: from memory if this request was answered before, by running the operation otherwise."""
@@ -149,9 +164,10 @@ class Visit:
         stored = self.store.answered(place, op, digest)
         if stored is not None:
             log.info("task %d round %d, %s: answered before, sent again", place[0] + 1, place[1] + 1, op)
-            return {**self.standing(), "seconds": 0.0, "again": True}, stored
-        if header["generation"] > self.store.generation:
-            reason = f"its state is lost: change {header['generation']} expected, {self.store.generation} found"
+            # The state of that moment: if the server's next request differs, the work goes on from there.
+            return {**self.standing(self.store.after(place, op)), "seconds": 0.0, "again": True}, stored
+        if header["generation"] > self.store.reached:
+            reason = f"its state is lost: change {header['generation']} expected, {self.store.reached} found"
             return {**self.standing(), "failed": reason, "forgot": True}, pack({})
         started = time.perf_counter()
         reply, state = self._run(header, unpack(packed))

@@ -59,12 +59,18 @@ class Store:
         self._known: dict[str, tuple[Tensor, str]] = {}  # entries of the current state and their hashes
         if self._journal.exists():
             self._read()
-        self.state = self._load(self._now)
+        self.reached = self.generation  # the highest so far; a server that remembers more knows of a loss
+        self.state = self._load(self.now)
+
+    @property
+    def now(self) -> Snapshot:
+        """The present state."""
+        return self.entries[-1].after if self.entries else self.base
 
     @property
     def generation(self) -> int:
-        """How often the state has changed; a server that remembers more knows that this state was lost."""
-        return self._now.generation
+        """How often the present state has changed; going back to an earlier state lowers it."""
+        return self.now.generation
 
     @property
     def task(self) -> int:
@@ -82,8 +88,20 @@ class Store:
             if reply is not None:
                 return reply
         self.entries = self.entries[:found]
-        self.state = self._load(self._now)
+        self.state = self._load(self.now)
         return None
+
+    def after(self, place: Place, op: str) -> Snapshot:
+        """Return the state that an exchange in the journal ended with."""
+        return next(e.after for e in self.entries if (e.place, e.op) == (place, op))
+
+    def tensor(self, snapshot: Snapshot, key: str) -> Tensor | None:
+        """Return a tensor of a state in the journal; None if it has none of that name, or it is damaged."""
+        name = snapshot.tensors.get(key)
+        held = self._known.get(key)
+        if held is not None and held[1] == name:
+            return held[0]
+        return None if name is None else self._tensor(name)
 
     def commit(
         self, place: Place, op: str, request: str, reply: Packed, state: State, sizes: Mapping[str, int]
@@ -95,16 +113,13 @@ class Store:
         self._write_object(name, data, flush=False)
         self.entries.append(Entry(place, op, request, name, self._snapshot(state)))
         self.state = state
+        self.reached = max(self.reached, self.generation)
         self.sent.update({f"{op}/{key}": size for key, size in sizes.items()})
         places = sorted({e.place for e in self.entries})[-ROUNDS_KEPT:]
         while self.entries[0].place < places[0]:
             self.base = self.entries.pop(0).after
         self._write()
         self._clean()
-
-    @property
-    def _now(self) -> Snapshot:
-        return self.entries[-1].after if self.entries else self.base
 
     @property
     def _journal(self) -> Path:
@@ -121,7 +136,7 @@ class Store:
                 known[key] = (value, tensors[key])
         plain = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         self._known = known
-        now = self._now
+        now = self.now
         changed = (plain, tensors) != (now.plain, now.tensors)
         return Snapshot(now.generation + changed, plain, tensors)
 
@@ -133,7 +148,7 @@ class Store:
 
     def _write_object(self, name: str, data: bytes, *, flush: bool) -> None:
         path = self.folder / "objects" / name
-        if path.exists():
+        if _holds(path, data):
             return
         if flush:
             write_atomically(path, data)
@@ -172,6 +187,7 @@ class Store:
     def _forget(self) -> State:
         """Begin anew: with a part of the state gone, the rest would mean something else."""
         self.base, self.entries, self._known = Snapshot(), [], {}
+        self.reached = 0
         return {}
 
     def _write(self) -> None:
@@ -197,6 +213,14 @@ class Store:
         for path in (self.folder / "objects").iterdir():
             if path.name not in needed:
                 path.unlink(missing_ok=True)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    """Tell whether a file has this very content: one that was damaged is to be written again."""
+    try:
+        return path.read_bytes() == data
+    except OSError:
+        return False
 
 
 def _listed(snapshot: Snapshot) -> dict[str, Any]:

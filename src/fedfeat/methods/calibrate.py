@@ -108,7 +108,7 @@ class Calibration:
             return
         request: Payload = {"weights": boundary.weights, **progress.numbers}
         replies = boundary.exchange.gather("count_held_out", {k: dict(request) for k in sorted(boundary.quotas)})
-        tables = [tensor_of(r, "right") for r in replies.values() if "right" in r]
+        tables = [tensor_of(r, "right").cpu() for r in replies.values() if "right" in r]
         if not tables:
             _say_nothing_was_chosen()
             return

@@ -190,8 +190,8 @@ def pass_on(wanted: np.ndarray, available: np.ndarray, total: int) -> np.ndarray
 def _allot_by_class(boundary: Boundary, reports: dict[int, Payload]) -> dict[int, int | Tensor]:
     """Give every class the same number of exemplars and split it over clients by their leverage in that class."""
     clients = list(reports)
-    counts = np.stack([tensor_of(reports[k], "counts").numpy() for k in clients]).astype(np.int64)
-    masses = np.stack([tensor_of(reports[k], "masses").numpy() for k in clients]).astype(np.float64)
+    counts = np.stack([tensor_of(reports[k], "counts").cpu().numpy() for k in clients]).astype(np.int64)
+    masses = np.stack([tensor_of(reports[k], "masses").cpu().numpy() for k in clients]).astype(np.float64)
     per_class = even_shares(counts.sum(axis=0).tolist(), boundary.budget)
     shares = np.zeros_like(counts)
     for label, quota in enumerate(per_class):
