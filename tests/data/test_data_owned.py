@@ -98,6 +98,16 @@ def test_one_parquet_file_and_shards(tmp_path: Path) -> None:
     assert (len(shards.train_labels), shards.test_labels.tolist(), values(shards.test_images)) == (15, [1], [77])
 
 
+def test_an_owner_of_few_images_may_hold_high_numbers_only(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table({"image": [{"bytes": picture(v)} for v in range(3)], "label": [7, 7, 9]})
+    pq.write_table(table, tmp_path / "mine.parquet")
+    data = read_own(tmp_path / "mine.parquet", GREY, ("7", "8", "9"), seed=3)
+    assert held_classes(data) == ["7", "9"]
+
+
 def test_images_are_brought_to_the_stated_shape(tmp_path: Path) -> None:
     write_class(tmp_path / "cat", range(40, 44), size=(30, 20), mode="RGB")
     grey = read_own(tmp_path, GREY, NAMES, seed=3)

@@ -62,15 +62,15 @@ def test_shards_are_decoded_exactly_and_in_order(tmp_path: Path, encode, pixels,
 @pytest.fixture
 def small(tmp_path: Path, encode, pixels) -> Path:
     blobs = [encode(x) for x in pixels(4, 4, 4, 3)]
-    write(tmp_path / "data" / "train-00000-of-00001.parquet", blobs, [0, 1, 2, 1])
-    write(tmp_path / "data" / "validation-00000-of-00001.parquet", blobs[:2], [2, 3])
+    write(tmp_path / "data" / "train-00000-of-00001.parquet", blobs, [0, 1, 2, 3])
+    write(tmp_path / "data" / "validation-00000-of-00001.parquet", blobs, [2, 3, 0, 1])
     return tmp_path
 
 
 def test_validation_shards_sub_folder_and_numbered_names(small: Path):
     own = load(small)
     assert own.class_names == ("0", "1", "2", "3")
-    assert own.test_labels.tolist() == [2, 3]
+    assert own.test_labels.tolist() == [2, 3, 0, 1]
 
 
 def test_fine_labels_come_before_others(tmp_path: Path, encode, pixels):
@@ -176,3 +176,23 @@ def test_missing_packages_say_how_to_install(small: Path, monkeypatch, module: s
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf"{package}.*pip install 'fedfeat\[images\]'"):
         load(small)
+
+
+def test_classes_need_both_splits(small: Path, encode, pixels):
+    blobs = [encode(x) for x in pixels(4, 4, 4, 3)]
+    for labels, message in (
+        ([0, 1, 1, 2], "class '3' has 0 training and 1 test images; add more images of it"),
+        ([5, 6, 7, 8], r"class '0' \(8 more such\) has 0 training and 1 test images"),
+        ([2024001, 1, 2, 3], "data: expected labels that number the classes .*, got 2024001; relabel"),
+    ):
+        write(small / "data" / "train-00000-of-00001.parquet", blobs, labels)
+        with pytest.raises(DataError, match=message):
+            load(small)
+
+
+def test_metadata_without_names_counts_the_labels(small: Path, encode, pixels):
+    file = small / "data" / "train-00000-of-00001.parquet"
+    table = pq.read_table(file)
+    info = {"info": {"features": {"label": {"names": None}}}}
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(info)}), file)
+    assert load(small).class_names == ("0", "1", "2", "3")

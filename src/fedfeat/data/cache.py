@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -20,7 +21,7 @@ from fedfeat.data.locate import home
 from fedfeat.data.source import Decoded, Source
 from fedfeat.data.statistics import channel_statistics
 
-DECODING_VERSION = 1
+DECODING_VERSION = 2
 """Raise it whenever the same files would decode to other pixels, labels or order."""
 
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
@@ -64,7 +65,8 @@ def cache_key(source: Source, keep: Sequence[int]) -> str:
     digest.update(json.dumps(head).encode())
     for file in source.files:
         stat = file.stat()
-        digest.update(f"{file.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\0".encode())
+        # os.fsencode also takes names that are not valid UTF-8.
+        digest.update(os.fsencode(f"{file.absolute()}\0{stat.st_size}\0{stat.st_mtime_ns}\0"))
     return digest.hexdigest()[:32]
 
 

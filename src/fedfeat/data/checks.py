@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,6 +12,8 @@ from fedfeat.errors import DataError
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
+
+MOST_EMPTY = 10_000  # an owner of few images may hold high classes only, but higher labels than this are ids
 
 
 def check_images(where: str, images: Images) -> None:
@@ -55,9 +58,40 @@ def check_classes(where: str, names: Sequence[str]) -> None:
     """Refuse an empty list of class names and names used twice: outside a run the name is the class."""
     if not names:
         raise DataError(f"{where}: there are no classes; at least one class name is needed")
-    twice = sorted({name for name in names if list(names).count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise DataError(f"{where}: the class name {twice[0]!r} is used twice; give every class its own name")
+
+
+def check_filled(where: str, names: Sequence[str], train: Labels, test: Labels) -> None:
+    """Refuse a class without training or without test images, naming the first such class."""
+    counts = np.stack([np.bincount(labels, minlength=len(names)) for labels in (train, test)])
+    lacking = np.flatnonzero((counts == 0).any(axis=0))
+    if len(lacking) == 0:
+        return
+    trained, tested = (int(n) for n in counts[:, lacking[0]])
+    if trained + tested == 0:
+        present = int(counts.any(axis=0).sum())
+        remedy = f"relabel the images to 0..{max(present - 1, 0)} without gaps and name only these classes"
+    else:
+        kind = "more" if trained + tested == 1 else "test" if trained else "training"
+        remedy = f"add {kind} images of it or leave it out"
+    others = f" ({len(lacking) - 1} more such)" if len(lacking) > 1 else ""
+    raise DataError(
+        f"{where}: every class needs training and test images, but class {names[lacking[0]]!r}{others} has {trained} "
+        f"training and {tested} test images; {remedy}"
+    )
+
+
+def numbered_names(where: str, labels: Sequence[Labels]) -> tuple[str, ...]:
+    """Return "0", "1", ... up to the highest label, and refuse labels that are no class numbers but ids."""
+    highest = max((int(part.max(initial=-1)) for part in labels), default=-1)
+    if highest >= max(MOST_EMPTY, sum(len(part) for part in labels)):
+        raise DataError(
+            f"{where}: expected labels that number the classes 0, 1, 2, ..., got {highest}; "
+            "relabel the images to 0..C-1 for C classes"
+        )
+    return tuple(str(label) for label in range(highest + 1))
 
 
 def check_statistics(where: str, mean: Sequence[float], std: Sequence[float], channels: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from fedfeat.data.source import Decoded, every_nth_to_test
 from fedfeat.errors import DataError
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
-TEST_FOLDERS = ("test", "val", "validation")
+TEST_FOLDERS = ("test", "val", "validation", "valid")
 
 Row = tuple[int, Path]
 
@@ -53,11 +54,18 @@ def open_folder(path: Path) -> FolderSource | None:
         return None
     test = next((path / name for name in TEST_FOLDERS if (path / name).is_dir()), None)
     if (path / "train").is_dir() and test is not None:
-        names = _classes(path / "train")
-        train_rows, test_rows = _rows(path / "train", names, names), _rows(test, _classes(test), names)
+        names, tested = _classes(path / "train"), _classes(test)
+        train_rows, test_rows = _rows(path / "train", names, names), _rows(test, tested, names)
+        _warn_of_others(path, [*(path / "train" / name for name in names), *(test / name for name in tested)])
+    elif _holds_classes(path / "train"):
+        raise DataError(
+            f"{path}: there is train/ but no {'/, '.join(TEST_FOLDERS[:-1])}/ or {TEST_FOLDERS[-1]}/; "
+            "add one, or move the class folders out of train/ to have every fifth image held back"
+        )
     else:
         names = _classes(path)
         rows = _rows(path, names, names)
+        _warn_of_others(path, [path / name for name in names])
         held_back = every_nth_to_test(np.array([label for label, _ in rows], dtype=np.int64), 5)
         train_rows = [row for row, is_test in zip(rows, held_back, strict=True) if not is_test]
         test_rows = [row for row, is_test in zip(rows, held_back, strict=True) if is_test]
@@ -68,7 +76,33 @@ def _classes(root: Path) -> tuple[str, ...]:
     names = tuple(sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")))
     if not names:
         raise DataError(f"{root}: expected one sub-folder per class, found none; sort the images into folders")
+    for name in names:
+        if name.encode(errors="ignore").decode() != name:
+            raise DataError(f"{root}: the name of the class folder {name!r} is not valid UTF-8; rename it")
     return names
+
+
+def _holds_classes(path: Path) -> bool:
+    """Say whether a folder holds folders and no image of its own; a class may well be called train."""
+    inside = list(path.iterdir()) if path.is_dir() else []
+    return any(p.is_dir() for p in inside) and not any(_is_image(p) for p in inside)
+
+
+def _warn_of_others(root: Path, folders: Sequence[Path]) -> None:
+    """Warn once of all files in class folders that are not read: in deeper folders, or with unknown endings."""
+    others = sorted(p for folder in folders for p in folder.rglob("*") if _is_left_out(p, folder))
+    if others:
+        warnings.warn(
+            f"{root}: {len(others)} file(s) left out, such as {str(others[0].relative_to(root))!r}: only images "
+            f"that lie directly in a class folder are read ({', '.join(sorted(SUFFIXES))})",
+            stacklevel=3,
+        )
+
+
+def _is_left_out(path: Path, folder: Path) -> bool:
+    parts = path.relative_to(folder).parts
+    hidden = any(part.startswith(".") for part in parts)
+    return not hidden and (len(parts) > 1 or not _is_image(path)) and path.is_file()
 
 
 def _rows(root: Path, folders: Sequence[str], names: Sequence[str]) -> list[Row]:

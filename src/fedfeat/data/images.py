@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,6 +19,7 @@ ImageFile = tuple[str, Callable[[], bytes]]
 Encoded = tuple[int, ImageFile]  # with its label
 
 GREY_MODES = ("L", "1", "LA")
+ALPHA_MODES = ("LA", "PA", "RGBA", "RGBa")
 DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 CHUNK = 256
 
@@ -29,6 +31,24 @@ def require_pillow() -> Any:
     except ImportError as error:
         raise MissingExtra("pillow", "images", "reading images") from error
     return Image
+
+
+def as_seen(image: Any) -> Any:
+    """Return a picture as a viewer shows it: turned as its camera says, transparent parts on white.
+
+    What has no transparent parts keeps its mode. A damaged note of the camera counts as none.
+    """
+    Image = require_pillow()
+    from PIL import ImageOps
+
+    try:
+        turned = ImageOps.exif_transpose(image)
+    except (struct.error, TypeError, KeyError, AttributeError):
+        turned = image
+    if turned.mode not in ALPHA_MODES and "transparency" not in turned.info:
+        return turned
+    pixels = turned.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", pixels.size, "white"), pixels)
 
 
 def decode_splits(
@@ -72,15 +92,17 @@ def _decode_one(file: ImageFile, size: tuple[int, int] | None, first: str) -> tu
     Image = require_pillow()
     try:
         with Image.open(io.BytesIO(data)) as image:
-            # The size stands in the header, so a wrong one is refused before its pixels are decoded.
-            if size is not None and image.size != size:
-                raise DataError(
-                    f"{name}: the size is {image.size[0]}x{image.size[1]} but {first} is {size[0]}x{size[1]}"
-                    "; resize all images to one size"
-                )
             if image.mode in DEEP_MODES:
                 raise DataError(f"{name}: expected 8 bits per channel, got mode {image.mode}; convert it to 8 bits")
-            return np.asarray(image.convert("RGB")), image.mode in GREY_MODES
+            # The size stands in the header, so a wrong one is refused before its pixels are decoded.
+            fits = size is None or image.size in (size, size[::-1])
+            seen = as_seen(image) if fits else image
+            if size is not None and seen.size != size:
+                raise DataError(
+                    f"{name}: the size is {seen.size[0]}x{seen.size[1]} but {first} is {size[0]}x{size[1]}"
+                    "; resize all images to one size"
+                )
+            return np.asarray(seen.convert("RGB")), image.mode in GREY_MODES
     except Image.UnidentifiedImageError as error:
         raise DataError(f"{name}: this is not an image in a known format; replace or remove it") from error
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedfeat.data.cache import decode_cached
 from fedfeat.data.catalogue import Known, find_known
+from fedfeat.data.checks import check_filled
 from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation, Dataset
 from fedfeat.data.digits import DigitsSource
 from fedfeat.data.locate import search_places
@@ -33,13 +34,16 @@ def load_dataset(settings: DataSettings, *, seed: int = 0) -> Dataset:
     entry = decode_cached(source, keep)
     decoded, (mean, std) = entry.decoded, known.statistics or (entry.mean, entry.std)
     _check_known(known, len(names), decoded.train_images.shape[1:])
+    kept = tuple(names[c] for c in keep)
+    if known.info.needs == "path":
+        check_filled(str(settings.location()), kept, decoded.train_labels, decoded.test_labels)
     return Dataset(
         name=settings.name,
         train_images=decoded.train_images,
         train_labels=decoded.train_labels,
         test_images=decoded.test_images,
         test_labels=decoded.test_labels,
-        class_names=tuple(names[c] for c in keep),
+        class_names=kept,
         mean=mean,
         std=std,
         augmentation=_augmentation(settings, known, decoded.train_images.shape[1]),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.data.checks import Images, Labels, check_images
+from fedfeat.data.checks import Images, Labels, check_images, numbered_names
 from fedfeat.data.source import Decoded, keep_classes
 from fedfeat.errors import DataError
 
@@ -54,11 +54,10 @@ def open_npz(path: Path) -> NpzSource | None:
         if keys is None:
             raise DataError(f"{path}: expected the arrays {', '.join(KEYS[0])}, got {', '.join(archive.files)}; rename")
         if "class_names" in archive.files:
-            names = tuple(str(name) for name in _array(path, archive, "class_names").ravel())
+            names = _names(path, _array(path, archive, "class_names"))
         else:
             labels = [_to_labels(f"{path}, {key}", _array(path, archive, key)) for key in (keys[1], keys[3])]
-            highest = max(int(part.max(initial=-1)) for part in labels)
-            names = tuple(str(label) for label in range(highest + 1))
+            names = numbered_names(str(path), labels)
     return NpzSource((path,), keys, names)
 
 
@@ -74,12 +73,21 @@ def _open(path: Path) -> Any:
 
 def _array(path: Path, archive: Any, key: str) -> np.ndarray[Any, Any]:
     try:
-        array: np.ndarray[Any, Any] = archive[key]
-    except (OSError, ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        array = archive[key]
+    except (OSError, ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path}, {key}: the array cannot be read ({error}); save plain arrays, images all of one size"
         ) from error
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{path}, {key}: expected an array, got something else; save the file with numpy.savez")
     return array
+
+
+def _names(path: Path, names: np.ndarray[Any, Any]) -> tuple[str, ...]:
+    try:
+        return tuple(name.decode() if isinstance(name, bytes) else str(name) for name in names.ravel().tolist())
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}, class_names: expected text in UTF-8 ({error}); save the names as str") from error
 
 
 def _to_labels(where: str, labels: np.ndarray[Any, Any]) -> Labels:

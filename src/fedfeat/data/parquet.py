@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.data.checks import Labels, check_labels
+from fedfeat.data.checks import Labels, check_labels, numbered_names
 from fedfeat.data.dataset import relabel
 from fedfeat.data.images import Encoded, ImageFile, decode_splits
 from fedfeat.data.source import Decoded
@@ -114,12 +114,11 @@ def _class_names(path: Path) -> tuple[str, ...]:
         names = json.loads(metadata)["info"]["features"][label]["names"]
     except (ValueError, KeyError, TypeError):
         return ()
-    return tuple(str(name) for name in names)
+    return tuple(str(name) for name in names) if isinstance(names, list) else ()
 
 
 def _counted(shards: Sequence[Path]) -> tuple[str, ...]:
-    highest = max(int(labels.max(initial=-1)) for _, labels in (_read_shard(s, False) for s in shards))
-    return tuple(str(label) for label in range(highest + 1))
+    return numbered_names(str(shards[0].parent), [_read_shard(shard, False)[1] for shard in shards])
 
 
 def _read_shard(path: Path, with_images: bool) -> tuple[Any, Labels]:

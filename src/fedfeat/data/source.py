@@ -52,8 +52,9 @@ def keep_classes(where: str, decoded: Decoded, keep: Sequence[int], total: int) 
 
 
 def every_nth_to_test(labels: Labels, n: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Mark, within each class in the given order, every n-th sample as a test sample."""
+    """Mark, within each class in the given order, every n-th sample as a test sample; of 2 to n - 1 the last one."""
     test = np.zeros(len(labels), dtype=np.bool_)
     for label in np.unique(labels):
-        test[np.flatnonzero(labels == label)[n - 1 :: n]] = True
+        rows = np.flatnonzero(labels == label)
+        test[rows[n - 1 :: n] if len(rows) >= n else rows[1:][-1:]] = True
     return test

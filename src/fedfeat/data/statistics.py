@@ -19,7 +19,7 @@ def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, 
         for channel in range(channels):
             counts[channel] += np.bincount(chunk[..., channel].ravel(), minlength=256)
     values = np.arange(256) / 255
-    pixels = counts.sum(axis=1)
+    pixels = np.maximum(counts.sum(axis=1), 1)
     mean = counts @ values / pixels
     variance = counts @ values**2 / pixels - mean**2
     std = np.sqrt(np.maximum(variance, 0)).round(4)
