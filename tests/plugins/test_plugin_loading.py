@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from fedfeat import plugins
+from fedfeat import cli, plugins
 from fedfeat.config import load_config, make_config
 from fedfeat.errors import ConfigError
 from fedfeat.methods import PARTS
@@ -214,6 +215,13 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield tmp_path / "shrinkage_methods.py"
     sys.modules.pop("shrinkage_methods", None)
     plugins._entry_points.cache_clear()
+
+
+def test_methods_of_installed_packages_are_listed(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    package.write_text(GOOD)
+    cli.app(["list", "methods", "--json"], standalone_mode=False)
+    names = {row["name"] for row in json.loads(capsys.readouterr().out)}
+    assert {"fedcbdr", "shrink"} <= names
 
 
 def test_an_installed_package_is_found(package: Path) -> None:

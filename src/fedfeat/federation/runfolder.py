@@ -21,6 +21,7 @@ from fedfeat.federation.checkpoint import CheckpointFolder
 from fedfeat.files import disk_errors, write_atomically, write_json
 from fedfeat.methods import settings_tables
 
+UNDECISIVE_TABLES = ("run", "mirror", "federation")  # what a run leaves behind, and how clients are awaited
 OWN_DATA = ("npz", "parquet", "folder")  # such a name says nothing about the images: only their place does
 
 
@@ -109,9 +110,8 @@ class RunFolder:
 def result_keys(config: Config) -> dict[str, Any]:
     """Return the part of a configuration that decides the result: not where files are, nor how clients are awaited."""
     table = config.to_table()
-    table.pop("run", None)
-    table.pop("mirror", None)
-    table.pop("federation", None)
+    for name in UNDECISIVE_TABLES:
+        table.pop(name, None)
     table["data"] = {k: v for k, v in table["data"].items() if k != "path"}
     for name, settings in settings_tables().items():
         for key in settings.undecisive & table.get(name, {}).keys():

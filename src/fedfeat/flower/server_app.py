@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from flwr.app import Context
@@ -15,7 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 from fedfeat.config import Config
 from fedfeat.data import Dataset
 from fedfeat.errors import FedfeatError
-from fedfeat.experiment import Result, resume
+from fedfeat.experiment import Result, go_on
+from fedfeat.federation.alone import alone_in
+from fedfeat.federation.runfolder import RunFolder
 from fedfeat.files import write_atomically
 from fedfeat.flower.engine import FlowerEngine
 from fedfeat.flower.logs import show_log
@@ -25,6 +23,7 @@ from fedfeat.methods.method import Method
 from fedfeat.scenario import Scenario
 
 ERROR_FILE, SERVER_LOG = "error.json", "server.log"
+GIVEN_UP = 120.0  # seconds until a server app that Flower gave up has ended
 app = ServerApp()
 
 
@@ -40,27 +39,11 @@ def main(grid: Grid, context: Context) -> None:
         write_atomically(folder / ERROR_FILE, json.dumps({"error": str(error)}).encode())
 
 
-@contextmanager
-def alone_in(folder: Path, seconds: float = 120.0) -> Iterator[None]:
-    """Wait until no other server app is at work in a run folder: one that Flower gave up may take a while to end."""
-    limit = time.monotonic() + seconds
-    with (folder / "lock").open("w") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > limit:
-                    raise FedfeatError(f"{folder}: another server works on this run; end it first") from None
-                time.sleep(0.2)
-        yield
-
-
 def run_in(folder: Path, grid: Grid) -> Result:
     """Begin or continue the run of a folder with the clients that a grid reaches."""
 
     def engine(config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> FlowerEngine:
         return FlowerEngine(config, dataset, scenario, method, post=Post(grid, config.federation.poll), folder=folder)
 
-    with alone_in(folder):
-        return resume(folder, engine=engine)
+    with alone_in(folder, GIVEN_UP):
+        return go_on(RunFolder.open(folder), engine=engine)

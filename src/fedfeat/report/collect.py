@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.errors import FedfeatError
-from fedfeat.federation.runfolder import OWN_DATA
+from fedfeat.federation.runfolder import OWN_DATA, UNDECISIVE_TABLES
 from fedfeat.methods import settings_tables
 from fedfeat.report.run import Run, read_run
 from fedfeat.settings import flatten
@@ -18,7 +18,6 @@ from fedfeat.settings import flatten
 __all__ = ["Group", "Run", "Spread", "SummaryRow", "find_runs", "group_runs", "read_run", "summary_rows"]
 
 MAX_LABEL_KEYS = 2
-UNDECISIVE_TABLES = ("run", "mirror", "federation")
 MEGABYTE = 1e6
 
 
