@@ -40,7 +40,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/loop.py
 	$(BIN)/python benchmarks/methods.py
-	$(BIN)/python benchmarks/report.py
+	$(BIN)/python benchmarks/report_page.py
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --doctree-dir build/doctrees docs site

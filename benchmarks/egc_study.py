@@ -22,18 +22,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.errors import FedfeatError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.files import write_json
+from fedfeat.algorithm.step import Known
+from fedfeat.core.errors import FedfeatError
+from fedfeat.core.files import write_json
 from fedfeat.geometry import group_energies
 from fedfeat.geometry.calibration import choose, count_right
 from fedfeat.geometry.egc import RankNorm, group_rank
 from fedfeat.methods.calibrate import CalibrateSettings, Calibration
-from fedfeat.methods.correction import PRIOR_HEAD, EnergyCorrection
-from fedfeat.methods.method import Known
+from fedfeat.methods.feat.correction import PRIOR_HEAD, EnergyCorrection
 from fedfeat.models import ETFHead, Outputs
-from fedfeat.trained import load_trained
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.trained import load_trained
 
 FACTORS = (0.0, 0.5, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0)
 RANK_NORMS: tuple[RankNorm, ...] = ("minus_one", "true_rank", "none")
@@ -59,7 +59,7 @@ class Study:
         self.correction, self.num_old = correction, self.trained.seen.num_old
         self.prior = self.trained.known.numbers[PRIOR_HEAD]
         self.engine = Experiment(self.trained.config).engine
-        steps = (step for step in self.engine.method.boundary if isinstance(step, Calibration))
+        steps = (step for step in self.engine.method.task_end if isinstance(step, Calibration))
         self.grid = next(steps, Calibration(CalibrateSettings(), correction, has_etf_head=True))
         loaded = RunFolder.open(run).checkpoints.load()
         assert loaded is not None, "a model was read from it"

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 
 from fedfeat.config import Config, make_config
-from fedfeat.experiment import start
-from fedfeat.federation.runfolder import RunFolder, environment
-from fedfeat.files import write_json
-from fedfeat.flower import deploy
+from fedfeat.core.files import write_json
+from fedfeat.runs import deploy
+from fedfeat.runs.experiment import start
+from fedfeat.runs.folder import RunFolder, environment
 
 PER_CLIENT, BATCH = 8, 8
 Row = dict[str, Any]

@@ -1,4 +1,4 @@
-"""What each method costs beside finetune: a local step and a task boundary, as ratios in one run.
+"""What each method costs beside finetune: a local step and a task task_end, as ratios in one run.
 
     python benchmarks/methods.py [--model small-cnn|resnet18] [--methods a,b,...]
 
@@ -23,11 +23,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fedfeat.config import load_config
-from fedfeat.experiment import Experiment
-from fedfeat.federation.payload import Payload
-from fedfeat.federation.runfolder import RunFolder, environment
-from fedfeat.federation.server import Progress
-from fedfeat.methods.registry import all_methods
+from fedfeat.core.payload import Payload
+from fedfeat.federation.progress import Progress
+from fedfeat.methods import all_methods
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder, environment
 from timing import hardware, slug
 
 ROUNDS, TURNS = 3, 3
@@ -45,7 +45,7 @@ EXPECTED = {
 
 
 def measure(method: str, model: str) -> tuple[float, float]:
-    """Return the best seconds per local step in the second task, and the seconds of the boundary before it."""
+    """Return the best seconds per local step in the second task, and the seconds of the task_end before it."""
     overrides = [f"method={method}", "scenario.tasks=2", f"train.rounds={ROUNDS}", f"model.name={model}"]
     experiment = Experiment(load_config(Path("digits"), overrides))
     engine, settings = experiment.engine, experiment.config.train
@@ -61,20 +61,20 @@ def measure(method: str, model: str) -> tuple[float, float]:
 
     train = engine.ops["train"]
     engine.ops["train"] = train_timed
-    boundary = 0.0
-    for step in experiment.method.boundary_steps():
-        original = step.at_boundary
+    task_end = 0.0
+    for step in experiment.method.task_end_steps():
+        original = step.at_task_end
 
-        def at_boundary(edge: Any, original: Any = original) -> None:
-            nonlocal boundary
+        def at_task_end(edge: Any, original: Any = original) -> None:
+            nonlocal task_end
             started = time.perf_counter()
             original(edge)
-            boundary += time.perf_counter() - started if edge.task == 0 else 0.0
+            task_end += time.perf_counter() - started if edge.task == 0 else 0.0
 
-        step.at_boundary = at_boundary  # type: ignore[method-assign]
+        step.at_task_end = at_task_end  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as folder:
         experiment.run(RunFolder.create(Path(folder) / "run", experiment.config, {}), Progress(), ())
-    return sorted(steps)[len(steps) // 4], boundary
+    return sorted(steps)[len(steps) // 4], task_end
 
 
 def main() -> None:
@@ -96,18 +96,18 @@ def main() -> None:
             old = best.get(method, found)
             best[method] = (min(old[0], found[0]), min(old[1], found[1]))
     base_step = best["finetune"][0]
-    table = Table("method", "ms per step", "ratio", "specification", "boundary s", "in steps", title=chosen.model)
+    table = Table("method", "ms per step", "ratio", "specification", "task_end s", "in steps", title=chosen.model)
     rows = []
-    for method, (step, boundary) in best.items():
+    for method, (step, task_end) in best.items():
         expected = EXPECTED.get(method, "")
-        rows.append({"method": method, "step_seconds": step, "ratio": step / base_step, "boundary_seconds": boundary})
+        rows.append({"method": method, "step_seconds": step, "ratio": step / base_step, "boundary_seconds": task_end})
         table.add_row(
             method,
             f"{step * 1e3:.2f}",
             f"{step / base_step:.2f}",
             expected,
-            f"{boundary:.2f}",
-            f"{boundary / base_step:.0f}",
+            f"{task_end:.2f}",
+            f"{task_end / base_step:.0f}",
         )
     Console().print(table)
     path = Path(__file__).parent / "results" / f"methods-{chosen.model}-{machine}.json"

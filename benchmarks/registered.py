@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedfeat.federation.checkpoint import CheckpointFolder
+from fedfeat.runs.checkpoint import CheckpointFolder
 from rounds import Rounds, deal, random_images, settings
 from timing import Row, Seconds, Timed, memory_row, row, take_turns
 

@@ -10,13 +10,13 @@ import numpy as np
 from torch import Tensor
 
 from fedfeat.config import Config, make_config
+from fedfeat.core.errors import DataError
 from fedfeat.data import Dataset, load_dataset
 from fedfeat.data.dataset import Augmentation
 from fedfeat.data.settings import DataSettings
-from fedfeat.errors import DataError
-from fedfeat.experiment import Experiment
 from fedfeat.federation.loop import Event, Federation
-from fedfeat.federation.server import Progress
+from fedfeat.federation.progress import Progress
+from fedfeat.runs.experiment import Experiment
 from fedfeat.scenario import Scenario
 from fedfeat.scenario.partition import Split
 from timing import Seconds

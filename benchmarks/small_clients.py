@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from bare import BareLoop, State
+from fedfeat.core.payload import Payload
 from fedfeat.data import Dataset
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.engines.stacked import Convolutions
-from fedfeat.engines.together import Together
-from fedfeat.federation.payload import Payload
-from fedfeat.federation.server import average
+from fedfeat.engines.vectorised import VectorisedClients
+from fedfeat.federation.average import average
 from fedfeat.models import as_vector
 from fedfeat.models.backbones import SmallCNN
 from rounds import CIFAR_AUGMENTATION, SEED, deal, random_images, settings
@@ -103,7 +103,7 @@ class SmallClients:
         self.alone.round = round
         return self._averaged(self.alone.ask("train", self._requests(round)))
 
-    def round_together(self, round: int, way: Together) -> Tensor:
+    def round_together(self, round: int, way: VectorisedClients) -> Tensor:
         """Do a round with all participants in one stack."""
         return self._averaged(way.train(self._requests(round)))
 
@@ -144,7 +144,7 @@ def measure(side: int, arguments: argparse.Namespace) -> dict[str, Any]:
     clients = SmallClients(arguments.registered, arguments.participants, side, arguments.device, arguments.precision)
     ways: dict[str, Callable[[int], Tensor]] = {PLAIN: clients.plain_round, ALONE: clients.round_one_by_one}
     forms: tuple[Convolutions, ...] = ("grouped", "products")
-    stacks = {f"together, {form}": Together(clients.engine, form) for form in forms}
+    stacks = {f"together, {form}": VectorisedClients(clients.engine, form) for form in forms}
     for name, stack in stacks.items():
         ways[name] = lambda round, stack=stack: clients.round_together(round, stack)  # type: ignore[misc]
     # Two rounds come before the clock: captured steps run eagerly in the first, and are captured in the second.

@@ -11,7 +11,7 @@ from statistics import mean
 from typing import Any
 
 from fedfeat.config import make_config
-from fedfeat.experiment import start
+from fedfeat.runs.experiment import start
 
 METHODS = ("finetune", "replay", "replay+feat")
 SEEDS = (0, 1)

@@ -12,14 +12,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.method import Method, Op
+from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.config import make_config
-from fedfeat.experiment import start
-from fedfeat.federation.boundary import Boundary
-from fedfeat.federation.client import Client
-from fedfeat.federation.payload import Payload, number_of, tensor_of
-from fedfeat.methods import Method, base
-from fedfeat.methods.method import Op
-from fedfeat.settings import Settings
+from fedfeat.core.payload import Payload, number_of, tensor_of
+from fedfeat.core.settings import Settings
+from fedfeat.runs.experiment import start
 
 
 def far_apart_order(features: Tensor, count: int) -> Tensor:
@@ -57,12 +57,12 @@ class FarApart:
         """Clients answer ``keep_far_apart``."""
         return {"keep_far_apart": keep_far_apart}
 
-    def at_boundary(self, boundary: Boundary) -> None:
+    def at_task_end(self, task_end: TaskEnd) -> None:
         """Send the model that the task ended with, and each client's quota."""
         requests: dict[int, Payload] = {
-            client: {"weights": boundary.weights, "quota": boundary.quotas[client]} for client in boundary.keepers
+            client: {"weights": task_end.weights, "quota": task_end.quotas[client]} for client in task_end.keepers
         }
-        boundary.exchange.gather("keep_far_apart", requests)
+        task_end.exchange.gather("keep_far_apart", requests)
 
 
 @base("far_apart")

@@ -5,12 +5,13 @@ from dataclasses import replace
 import torch
 from pydantic import Field
 
-from fedfeat.federation.boundary import Boundary
-from fedfeat.federation.client import Client
-from fedfeat.federation.payload import Payload, number_of, tensor_of
-from fedfeat.methods import LossTerm, Method, addon, base
-from fedfeat.methods.method import Op
-from fedfeat.settings import Settings
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.method import Method, Op
+from fedfeat.algorithm.registry import addon, base
+from fedfeat.algorithm.step import LossTerm
+from fedfeat.algorithm.task_end import TaskEnd
+from fedfeat.core.payload import Payload, number_of, tensor_of
+from fedfeat.core.settings import Settings
 
 
 def keep_unsure(client: Client, request: Payload) -> Payload:
@@ -28,9 +29,9 @@ class _KeepUnsure:  # the server's side: what happens at the end of a task
     def ops(self) -> dict[str, Op]:
         return {"keep_unsure": keep_unsure}
 
-    def at_boundary(self, boundary: Boundary) -> None:
-        quotas, weights = boundary.quotas, boundary.weights
-        boundary.exchange.gather("keep_unsure", {k: {"weights": weights, "quota": quotas[k]} for k in boundary.keepers})
+    def at_task_end(self, task_end: TaskEnd) -> None:
+        quotas, weights = task_end.quotas, task_end.weights
+        task_end.exchange.gather("keep_unsure", {k: {"weights": weights, "quota": quotas[k]} for k in task_end.keepers})
 
 
 @base("unsure")

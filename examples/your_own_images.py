@@ -14,8 +14,8 @@ from PIL import Image, ImageDraw
 
 from fedfeat.config import make_config
 from fedfeat.data.fit import find_images, fit_image
-from fedfeat.experiment import start
-from fedfeat.trained import load_trained
+from fedfeat.runs.experiment import start
+from fedfeat.runs.trained import load_trained
 
 SHAPES = ("circle", "cross", "frame", "stripes", "square", "triangle")
 SIZE, PER_CLASS = 16, 60

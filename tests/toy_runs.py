@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedfeat.experiment import Experiment, Result
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
+from fedfeat.federation.progress import Progress
+from fedfeat.runs.experiment import Experiment, Result
+from fedfeat.runs.folder import RunFolder
 from fedfeat.scenario import Scenario
 from toy import toy_config, toy_dataset
 

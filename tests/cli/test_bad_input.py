@@ -15,7 +15,7 @@ import tomli_w
 from PIL import Image
 
 from fedfeat import cli
-from fedfeat.files import DiskError, write_atomically
+from fedfeat.core.files import DiskError, write_atomically
 from toy import toy_images, toy_table, write_toy
 
 Outcome = tuple[int, str]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedfeat.bench.gpu import need_gpu, table
-from fedfeat.errors import FedfeatError
+from fedfeat.core.errors import FedfeatError
+from gpu import need_gpu, table
 
 RECORD = {
     "environment": {"gpu": "a card", "torch": "2.13.0"},

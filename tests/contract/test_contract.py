@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
+from fedfeat.algorithm.client import EXEMPLARS, Client
+from fedfeat.algorithm.engine import Lost
+from fedfeat.core.payload import Payload, value_bytes
 from fedfeat.data.augment import DeviceImages
-from fedfeat.experiment import Experiment, Result, resume, start
-from fedfeat.federation.client import EXEMPLARS, Client
-from fedfeat.federation.outcome import Lost
-from fedfeat.federation.payload import Payload, value_bytes
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.methods.registry import all_methods
+from fedfeat.federation.progress import Progress
+from fedfeat.methods import all_methods
+from fedfeat.runs.experiment import Experiment, Result, resume, start
+from fedfeat.runs.folder import RunFolder
 from toy import NUM_CLASSES, PER_CLASS, hand_dealt, toy_config, toy_dataset, untimed, write_toy
 
 METHODS = all_methods()

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedfeat.data.augment import DeviceImages, crop_and_flip, draw_epoch
+from fedfeat.data.augment import DeviceImages, crop_and_flip, plan_epoch
 from fedfeat.data.dataset import Augmentation
 
 
@@ -58,7 +58,7 @@ def test_plain_images_are_normalised_and_lie_channels_last() -> None:
 
 def test_without_augmentation_both_ways_agree() -> None:
     images = device_images(Augmentation())
-    draws = draw_epoch(np.random.default_rng(1), 10, images.augmentation)
+    draws = plan_epoch(np.random.default_rng(1), 10, images.augmentation)
     chosen = torch.arange(4)
     assert torch.equal(images.augmented(chosen, draws, slice(0, 4)), images.plain(chosen))
 
@@ -74,7 +74,7 @@ def test_brightness_multiplies_and_stops_at_white() -> None:
 
 
 def test_draws_cover_their_ranges_and_nothing_else() -> None:
-    draws = draw_epoch(np.random.default_rng(0), 4000, Augmentation(crop_padding=4, flip=True, brightness=63 / 255))
+    draws = plan_epoch(np.random.default_rng(0), 4000, Augmentation(crop_padding=4, flip=True, brightness=63 / 255))
     assert sorted(draws.order.tolist()) == list(range(4000))
     assert draws.crops.min() == 0
     assert draws.crops.max() == 8
@@ -84,7 +84,7 @@ def test_draws_cover_their_ranges_and_nothing_else() -> None:
 
 
 def test_what_is_off_is_not_drawn() -> None:
-    draws = draw_epoch(np.random.default_rng(0), 100, Augmentation())
+    draws = plan_epoch(np.random.default_rng(0), 100, Augmentation())
     assert not draws.flips.any()
     assert (draws.crops == 0).all()
     assert draws.brightness.unique().tolist() == [1.0]
@@ -93,5 +93,5 @@ def test_what_is_off_is_not_drawn() -> None:
 @pytest.mark.parametrize("purpose", ["order", "crops", "flips"])
 def test_the_same_address_draws_the_same_epoch(purpose: str) -> None:
     augmentation = Augmentation(4, True, 0.2)
-    one, two = (draw_epoch(np.random.default_rng(5), 50, augmentation) for _ in range(2))
+    one, two = (plan_epoch(np.random.default_rng(5), 50, augmentation) for _ in range(2))
     assert torch.equal(getattr(one, purpose), getattr(two, purpose))

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedfeat.core.errors import DataError
 from fedfeat.data import Augmentation, Dataset, DataSettings, load_dataset
 from fedfeat.data.unpickle import read_batch
-from fedfeat.errors import DataError
 
 RNG = np.random.default_rng(3)
 # Rows are stored as all red, then all green, then all blue values.

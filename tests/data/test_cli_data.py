@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedfeat.cli.data import app
+from fedfeat.core.errors import DataError, FedfeatError
 from fedfeat.data import download
-from fedfeat.errors import DataError, FedfeatError
 
 
 def run(*arguments: str) -> str:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fedfeat.config import load_config, make_config
+from fedfeat.core.errors import ConfigError, DataError
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.data.dataset import fingerprint
 from fedfeat.data.owned import class_digests, held_classes, hold_back, outline, read_own
-from fedfeat.errors import ConfigError, DataError
 from fedfeat.scenario.named import named_classes, named_scenario
 
 NAMES = ("cat", "dog", "ship")

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedfeat.core.errors import DataError
 from fedfeat.data import DataSettings, cache, fingerprint, images, load_dataset
-from fedfeat.errors import DataError
 
 
 @pytest.fixture

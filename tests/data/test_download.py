@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fedfeat.core.errors import DataError
 from fedfeat.data.download import DOWNLOADS, fetch
-from fedfeat.errors import DataError
 
 CONTENT = bytes(range(256)) * 4000
 MD5, SHA256 = hashlib.md5(CONTENT).hexdigest(), hashlib.sha256(CONTENT).hexdigest()

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedfeat.core.errors import DataError
 from fedfeat.data import Dataset, DataSettings, load_dataset
-from fedfeat.errors import DataError
 
 
 def put(folder: Path, name: str, shade: int, encode, size: tuple[int, int] = (6, 6), form: str = "PNG") -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from fedfeat.core.errors import DataError
 from fedfeat.data import Augmentation, DataSettings, fingerprint, list_datasets, load_dataset
 from fedfeat.data.load import choose_classes
 from fedfeat.data.statistics import channel_statistics
-from fedfeat.errors import DataError
 
 
 def test_digits_is_whole_stratified_and_always_the_same():

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedfeat.core.errors import DataError
 from fedfeat.data import Dataset, DataSettings, load_dataset
-from fedfeat.errors import DataError
 
 RNG = np.random.default_rng(0)
 X, XT = RNG.integers(0, 256, (6, 5, 4, 3), dtype=np.uint8), RNG.integers(0, 256, (3, 5, 4, 3), dtype=np.uint8)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedfeat.core.errors import DataError, MissingExtra
 from fedfeat.data import Augmentation, Dataset, DataSettings, load_dataset
 from fedfeat.data.statistics import channel_statistics
-from fedfeat.errors import DataError, MissingExtra
 
 
 def write(path: Path, blobs: list[Any], labels: list[Any], *, image: str = "image", names=None, **more: Any) -> None:

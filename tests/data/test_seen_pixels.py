@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedfeat.core.errors import DataError
 from fedfeat.data import Dataset, DataSettings, load_dataset
 from fedfeat.data.fit import find_images, fit_image
-from fedfeat.errors import DataError
 
 
 def train_on(path: Path, data: bytes, name: str = "0.png") -> Dataset:

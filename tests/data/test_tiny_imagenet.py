@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedfeat.core.errors import DataError
 from fedfeat.data import Augmentation, Dataset, DataSettings, load_dataset
-from fedfeat.errors import DataError
 
 WNIDS = ["n00000003", "n00000001", "n00000002", "n00000004"]
 WORDS = "n00000001\tgoldfish, Carassius auratus\nn00000002\tcrane\nn00000003\tcrane\nn09999999\tother\n"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from fedfeat.methods import registry
+from fedfeat.algorithm import registry
 
 
 @pytest.fixture(autouse=True)

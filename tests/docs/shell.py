@@ -28,8 +28,8 @@ from typer.testing import CliRunner
 from fedfeat.cli import app
 from fedfeat.config import make_config
 from fedfeat.data import load_dataset
-from fedfeat.experiment import start
-from fedfeat.reference.stand_in import teacher_settings
+from fedfeat.methods.clip2fl.stand_in import teacher_settings
+from fedfeat.runs.experiment import start
 
 OWN_PROCESS = ("federate",)  # starts processes of its own and must be a process itself
 QUICK: dict[str, dict[str, Any]] = {

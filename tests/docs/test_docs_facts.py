@@ -13,15 +13,15 @@ from pydantic import Field
 
 import fedfeat
 from fedfeat.config import make_config
+from fedfeat.config.presets import PRESETS
+from fedfeat.core.settings import Settings
 from fedfeat.data import list_datasets
-from fedfeat.experiment import Experiment
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
+from fedfeat.federation.progress import Progress
 from fedfeat.methods import PARTS
-from fedfeat.presets import PRESETS
-from fedfeat.reference import configuration_reference, configuration_tables, type_words
-from fedfeat.reference.stand_in import teacher_settings
-from fedfeat.settings import Settings
+from fedfeat.methods.clip2fl.stand_in import teacher_settings
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
+from reference_pages import configuration_reference, configuration_tables, type_words
 from toy import toy_config, toy_dataset, toy_table
 
 
@@ -44,7 +44,7 @@ def test_files_named_in_code_style_exist(path: Path) -> None:
 
 def test_the_configuration_reference_is_up_to_date() -> None:
     written = (ROOT / "docs" / "configuration.md").read_text()
-    assert written == configuration_reference(), "run: python -m fedfeat.reference"
+    assert written == configuration_reference(), "run: python -m reference_pages"
 
 
 def test_every_setting_has_a_description() -> None:

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 from documents import ROOT
 
-from fedfeat.errors import FedfeatError
-from fedfeat.methods import PARTS
-from fedfeat.methods.registry import Part, all_methods, parts_of
-from fedfeat.reference import built_in_parts, method_index, method_page
-from fedfeat.reference.__main__ import write_documents
-from fedfeat.reference.communication import entry_rows, measure, measured_methods, summary_row
-from fedfeat.reference.pages import unmatched
-from fedfeat.reference.sections import REQUIRED, SYMBOLS, Message, messages_of, origins_of, sections_of
+from fedfeat.algorithm.registry import Part
+from fedfeat.core.errors import FedfeatError
+from fedfeat.methods import PARTS, all_methods, parts_of
+from reference_pages import built_in_parts, method_index, method_page
+from reference_pages.__main__ import write_documents
+from reference_pages.communication import entry_rows, measure, measured_methods, summary_row
+from reference_pages.pages import unmatched
+from reference_pages.sections import REQUIRED, SYMBOLS, Message, messages_of, origins_of, sections_of
 
 PAGES = ROOT / "docs" / "methods"
 BUILT_IN = built_in_parts()
-HINT = "run: python -m fedfeat.reference"
+HINT = "run: python -m reference_pages"
 
 WHOLE = """Some method.
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-import fedfeat.engines.cuda
+import fedfeat.engines.cuda.engine
 import fedfeat.engines.inprocess
-import fedfeat.engines.together
+import fedfeat.engines.vectorised
 
 EMPTY = {getattr(torch.ops.aten, n) for n in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")}
 FREE_BYTES = 10_000_000_000
@@ -44,16 +44,16 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("triton"):
         simulate_kernels(monkeypatch)
     monkeypatch.setattr(fedfeat.engines.inprocess, "choose_device", lambda name: torch.device("cpu"))
-    monkeypatch.setattr(fedfeat.engines.cuda, "need_card", lambda device: None)
-    monkeypatch.setattr(fedfeat.engines.cuda, "matrix_peak", lambda device, precision: 1e15)
+    monkeypatch.setattr(fedfeat.engines.cuda.engine, "need_gpu", lambda device: None)
+    monkeypatch.setattr(fedfeat.engines.cuda.engine, "matrix_peak", lambda device, precision: 1e15)
 
 
 def simulate_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Triton's kernels run in its interpreter, and be recorded like every other operation."""
     from triton.runtime.interpreter import GridExecutor
 
-    import fedfeat.kernels.descend
-    import fedfeat.kernels.launch
+    import fedfeat.engines.cuda.kernels.descend
+    import fedfeat.engines.cuda.kernels.launch
 
     launch = GridExecutor.__call__
 
@@ -64,8 +64,8 @@ def simulate_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
             launch(executor, *args, **kwargs)
 
     monkeypatch.setattr(GridExecutor, "__call__", recorded)
-    monkeypatch.setattr(fedfeat.kernels.descend, "capturing", lambda: Recorder.active is not None)
-    monkeypatch.setattr(fedfeat.kernels.launch, "compile_one", lambda *_: None)  # nothing is compiled here
+    monkeypatch.setattr(fedfeat.engines.cuda.kernels.descend, "capturing", lambda: Recorder.active is not None)
+    monkeypatch.setattr(fedfeat.engines.cuda.kernels.launch, "compile_one", lambda *_: None)  # nothing is compiled here
 
 
 class Stream:
@@ -108,7 +108,7 @@ class Graph:
         self.leave()
 
     def leave(self) -> None:
-        """Look at the graph's own memory once more."""
+        """ReferenceFunction at the graph's own memory once more."""
         self.left = [t.untyped_storage().clone() for t in self.memory]
 
     @torch.no_grad()

@@ -12,19 +12,19 @@ import pytest
 import torch
 from simulated_card import simulate
 
-from fedfeat.bench.gpu import GpuBench
+from fedfeat.core.errors import ConfigError
 from fedfeat.data.dataset import Augmentation, Dataset
 from fedfeat.engines import CudaEngine
-from fedfeat.engines.arithmetic import Own, Plain
-from fedfeat.engines.replica import Replica
-from fedfeat.engines.visit import Visit
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.generation.pool import POOL
+from fedfeat.engines.cuda.arithmetic import Own, Plain
+from fedfeat.engines.cuda.replica import Replica
+from fedfeat.engines.cuda.visit import Visit
+from fedfeat.federation.progress import Progress
+from fedfeat.methods import all_methods
+from fedfeat.methods.data_free.pool import POOL
 from fedfeat.methods.fedlwf import PreviousModel
-from fedfeat.methods.registry import all_methods
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
+from gpu import GpuBench
 from toy import toy_config, toy_dataset
 
 CARD = torch.cuda.is_available()
@@ -53,7 +53,7 @@ def run(folder: Path, method: str, engine: dict[str, Any], **changes: Any) -> tu
 
 def look_for_triton(monkeypatch: pytest.MonkeyPatch, found: object) -> None:
     """Let the engine find this where it looks for Triton."""
-    monkeypatch.setattr("fedfeat.engines.arithmetic.importlib", Mock(**{"util.find_spec.return_value": found}))
+    monkeypatch.setattr("fedfeat.engines.cuda.arithmetic.importlib", Mock(**{"util.find_spec.return_value": found}))
 
 
 def difference(a: Progress, b: Progress) -> float:
@@ -326,7 +326,7 @@ def test_the_benchmark_compares_with_the_engine_in_process(monkeypatch: pytest.M
     if not CARD:  # in Triton's interpreter, ResNet-18 would take minutes
         look_for_triton(monkeypatch, None)
     data = larger(toy_dataset(Augmentation(1, True, 0.2)))
-    monkeypatch.setattr("fedfeat.bench.gpu.SMALLER_RATES", (1e-5,))
+    monkeypatch.setattr("gpu.SMALLER_RATES", (1e-5,))
     bench = GpuBench(replace(data, train_images=data.train_images[:30], train_labels=data.train_labels[:30]), batch=8)
     bench.agree(rounds=1)
     ours, control = (bench.agreement[f"{name}, lr 1e-05"] for name in ("cuda", "in process, moved by 1e-7"))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedfeat.engines.cuda.plan import batch_sizes
 from fedfeat.engines.grouping import (
     FEWEST_CLIENTS,
     MIB,
@@ -18,7 +19,6 @@ from fedfeat.engines.grouping import (
     plan_rows,
     plan_steps,
 )
-from fedfeat.engines.plan import batch_sizes
 
 SAMPLES = st.lists(st.integers(0, 90), max_size=12)
 

@@ -13,18 +13,17 @@ import torch
 from simulated_card import simulate
 from torch import Tensor, nn
 
+from fedfeat.algorithm.step import LossTerm
+from fedfeat.core.payload import Payload
 from fedfeat.data.dataset import Augmentation
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.engines.stacked import ProductConv, Stack
 from fedfeat.engines.stacked_graphs import CapturedStack
-from fedfeat.engines.together import Cohort, Together, can_train_together
-from fedfeat.experiment import Experiment
-from fedfeat.federation.local import train
-from fedfeat.federation.payload import Payload
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.methods.method import LossTerm
-from fedfeat.methods.registry import all_methods
+from fedfeat.engines.vectorised import Cohort, VectorisedClients, can_vectorise
+from fedfeat.federation.progress import Progress
+from fedfeat.methods import all_methods
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import hand_dealt, toy_config, toy_dataset
 
 TOLERANCE = 1e-4
@@ -40,7 +39,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     name: str = request.param
     if name == "cuda" and not torch.cuda.is_available():
         simulate(monkeypatch)
-        monkeypatch.setattr("fedfeat.engines.together.Stack", CapturedStack)
+        monkeypatch.setattr("fedfeat.engines.vectorised.Stack", CapturedStack)
     return name
 
 
@@ -50,14 +49,14 @@ class TogetherEngine(InProcessEngine):
     used = 0
 
     def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Any]]:
-        together = self.__dict__.setdefault("side_by_side", Together(self))
+        together = self.__dict__.setdefault("side_by_side", VectorisedClients(self))
         if op != "train" or not together.takes(requests):
             yield from super().ask(op, requests)
             return
         self.used += 1
         yield from self.answer(together, requests)
 
-    def answer(self, together: Together, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
+    def answer(self, together: VectorisedClients, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
         return together.train(requests)
 
 
@@ -67,7 +66,7 @@ class WatchedEngine(TogetherEngine):
     So rounding does not add up over rounds, and no exemplar is chosen otherwise because of it.
     """
 
-    def answer(self, together: Together, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
+    def answer(self, together: VectorisedClients, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
         ours, theirs = kept(together.train(requests)), one_by_one(self, requests)
         assert_same(ours, theirs, TOLERANCE)
         yield from theirs.items()
@@ -97,7 +96,7 @@ def kept(replies: Iterator[tuple[int, Any]]) -> dict[int, Payload]:
 
 
 def one_by_one(engine: InProcessEngine, requests: Mapping[int, Payload]) -> dict[int, Payload]:
-    return kept((k, train(engine.client(k), dict(requests[k]))) for k in sorted(requests))
+    return kept((k, engine.ops["train"](engine.client(k), dict(requests[k]))) for k in sorted(requests))
 
 
 def assert_same(ours: Mapping[int, Payload], theirs: Mapping[int, Payload], tolerance: float = NEAR) -> None:
@@ -127,7 +126,7 @@ def run(
 
 
 def qualifying() -> list[str]:
-    return [m for m in all_methods() if can_train_together(toy_config(m).build_method())]
+    return [m for m in all_methods() if can_vectorise(toy_config(m).build_method())]
 
 
 def test_what_can_be_trained_together() -> None:
@@ -135,7 +134,7 @@ def test_what_can_be_trained_together() -> None:
     assert {"finetune", "replay", "fedcbdr+feat", "refed+feat", "fedcbdr+fedrcl", "fedcbdr+feat+calibrate"} <= found
     assert not found & {"fedlwf", "fedewc", "fedcbdr+moon", "fedcbdr+scaffold", "fedcbdr+fedprox", "target", "lander"}
     online = toy_config("fedcbdr+feat", feat={"egc": {"prior_source": "online"}}).build_method()
-    assert not can_train_together(online)
+    assert not can_vectorise(online)
 
 
 @pytest.mark.parametrize("method", qualifying())
@@ -171,7 +170,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 def test_one_round_agrees_reply_by_reply(method: str, changes: dict[str, Any], convolutions: Any) -> None:
     engine = make_engine(method, **changes)
     requests = requests_of(engine)
-    replies = kept(Together(engine, convolutions).train(requests))
+    replies = kept(VectorisedClients(engine, convolutions).train(requests))
     assert replies[3] == {"samples": 0}
     assert_same(replies, one_by_one(engine, requests))
 
@@ -183,7 +182,7 @@ def test_terms_of_later_tasks_agree_too() -> None:
             engine.states = {k: {"exemplars": torch.arange(k, k + 3)} for k in range(5)}
         engine.begin_task(1)
         requests = requests_of(engine)
-        assert_same(kept(Together(engine).train(requests)), one_by_one(engine, requests))
+        assert_same(kept(VectorisedClients(engine).train(requests)), one_by_one(engine, requests))
 
 
 def test_resnet_agrees_too() -> None:
@@ -198,7 +197,7 @@ def test_resnet_agrees_too() -> None:
         engine = InProcessEngine(config, larger, scenario, config.build_method())
         engine.begin_task(0)
         requests: dict[int, Payload] = {k: {"weights": engine.model.vector.clone()} for k in range(2)}
-        ours = kept(Together(engine, convolutions).train(requests))  # type: ignore[arg-type]
+        ours = kept(VectorisedClients(engine, convolutions).train(requests))  # type: ignore[arg-type]
         assert_same(ours, one_by_one(engine, requests), 1e-4)
 
 
@@ -207,13 +206,13 @@ def test_everybody_may_start_from_other_weights() -> None:
     requests = requests_of(engine)
     for k, request in requests.items():
         request["weights"] = engine.model.vector * (1 + k / 10)
-    assert_same(kept(Together(engine).train(requests)), one_by_one(engine, requests))
+    assert_same(kept(VectorisedClients(engine).train(requests)), one_by_one(engine, requests))
 
 
 def test_parts_and_rounds_change_nothing() -> None:
     engine, few = make_engine("finetune"), make_engine("finetune", together=2)
-    by_two = Together(few)
-    together = Together(engine)
+    by_two = VectorisedClients(few)
+    together = VectorisedClients(engine)
     for round in range(3):
         engine.round = few.round = round
         requests = requests_of(engine)
@@ -260,7 +259,7 @@ def test_states_that_statistics_write_are_kept() -> None:
     engine.method = replace(engine.method, statistics=(Remember(),))
     requests = requests_of(engine)
     start = engine.model.vector.clone()
-    replies = kept(Together(engine).train(requests))
+    replies = kept(VectorisedClients(engine).train(requests))
     assert engine.touched == {k for k, n in enumerate(SIZES) if n}
     for client in engine.touched:
         vector = replies[client]["weights"]
@@ -273,20 +272,21 @@ def test_states_that_statistics_write_are_kept() -> None:
 def test_who_is_left_to_one_by_one() -> None:
     forced, auto, off = (make_engine("finetune", together=n) for n in (50, 0, 1))
     requests = requests_of(forced)
-    assert Together(forced).takes(requests)
-    assert not Together(auto).takes(requests)  # too few to pay
-    assert not Together(off).takes(requests)
-    assert not Together(forced).takes({0: requests[0], 3: requests[3]})  # a single client with samples
-    forced.ops["train"] = lambda client, request: train(client, request)
-    assert not Together(forced).takes(requests)  # somebody's own training op has to be called
-    assert not Together(make_engine("fedlwf")).takes(requests)
+    assert VectorisedClients(forced).takes(requests)
+    assert not VectorisedClients(auto).takes(requests)  # too few to pay
+    assert not VectorisedClients(off).takes(requests)
+    assert not VectorisedClients(forced).takes({0: requests[0], 3: requests[3]})  # a single client with samples
+    own = forced.ops["train"]
+    forced.ops["train"] = lambda client, request: own(client, request)
+    assert not VectorisedClients(forced).takes(requests)  # somebody's own training op has to be called
+    assert not VectorisedClients(make_engine("fedlwf")).takes(requests)
 
 
 def test_a_term_that_asks_for_a_value_is_left_to_one_by_one() -> None:
     engine = make_engine("finetune")
     nosy = LossTerm("nosy", lambda step: step.logits.sum() * float(step.labels.sum().item() > 3))
     engine.method = replace(engine.method, terms=(nosy,))
-    together = Together(engine)
+    together = VectorisedClients(engine)
     with pytest.warns(UserWarning, match="clients train one by one: a loss term cannot be stacked"):
         assert not together.takes(requests_of(engine))
     with warnings.catch_warnings():
@@ -305,7 +305,7 @@ def test_when_memory_runs_out_fewer_train_at_once(monkeypatch: pytest.MonkeyPatc
         whole(cohort)
 
     monkeypatch.setattr(Cohort, "train", limited)
-    together = Together(engine)
+    together = VectorisedClients(engine)
     with pytest.warns(UserWarning, match="memory ran out"):
         replies = kept(together.train(requests))
     assert_same(replies, one_by_one(engine, requests))
@@ -317,7 +317,7 @@ def test_when_memory_runs_out_fewer_train_at_once(monkeypatch: pytest.MonkeyPatc
 
 def test_what_a_step_keeps_is_foretold_from_small_batches() -> None:
     engine = make_engine("finetune")
-    found = Together(engine).step_bytes()
+    found = VectorisedClients(engine).step_bytes()
     assert found == Stack(engine, 2, 20).kept_bytes(7)
     # At least the three normalised maps of 8x8, 8x8 and 4x4 pixels.
     assert found > 7 * 4 * (64 * 8 + 64 * 8 + 16 * 16)
@@ -345,7 +345,7 @@ def test_captured_steps_agree_and_repeat_to_the_byte(device: str, convolutions: 
     ends = []
     for _ in range(2):
         engine = make_engine("finetune", device=device)
-        together = Together(engine, convolutions)
+        together = VectorisedClients(engine, convolutions)
         for round in range(4):  # eager, captured, replayed, replayed
             engine.round = round
             requests = requests_of(engine)

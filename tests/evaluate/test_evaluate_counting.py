@@ -4,10 +4,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.step import Known, Seen
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import Augmentation
-from fedfeat.evaluate.counting import count
-from fedfeat.methods.method import Known, Method, Seen
+from fedfeat.federation.counting import count
 from fedfeat.models import Outputs
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedfeat.evaluate.energies import BINS, EnergyMeter
-from fedfeat.methods.correction import EnergyPrior
-from fedfeat.methods.feat import EGCSettings
-from fedfeat.methods.method import Known, Method, Seen
+from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.step import Known, Seen
+from fedfeat.federation.energies import BINS, EnergyMeter
+from fedfeat.methods.feat.correction import EnergyPrior
+from fedfeat.methods.feat.settings import EGCSettings
 from fedfeat.models import ETFHead
 from toy_runs import run_toy
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedfeat.evaluate.metrics import (
+from fedfeat.federation.metrics import (
     average_incremental_accuracy,
     backward_transfer,
     forgetting,

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedfeat.algorithm import registry
 from fedfeat.config import make_config
-from fedfeat.experiment import Experiment
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.methods import registry
+from fedfeat.federation.progress import Progress
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import toy_dataset, toy_images, toy_table
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples"

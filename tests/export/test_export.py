@@ -12,18 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedfeat.algorithm.step import Known, Seen
 from fedfeat.config import make_config
+from fedfeat.core.errors import ConfigError
 from fedfeat.data import load_dataset
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.export import FORMATS, ExportError, export_model
-from fedfeat.export.graph import PredictionGraph
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.methods.method import Known, Seen
+from fedfeat.federation.progress import Progress
+from fedfeat.methods.clip2fl.stand_in import teacher_settings
 from fedfeat.models import Network, Outputs
-from fedfeat.reference.stand_in import teacher_settings
-from fedfeat.trained import Trained, load_trained
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.export import FORMATS, ExportError, export_model
+from fedfeat.runs.export.graph import PredictionGraph
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.trained import Trained, load_trained
 from toy import toy_dataset, toy_table
 
 pytest.importorskip("onnxruntime")

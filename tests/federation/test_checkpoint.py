@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from fedfeat.algorithm.tables import Tables
 from fedfeat.config import Config
-from fedfeat.errors import CheckpointError, FedfeatError
-from fedfeat.evaluate.counting import Tables
-from fedfeat.experiment import resume, start
-from fedfeat.federation.checkpoint import MOST_SHARDS, CheckpointFolder
-from fedfeat.federation.payload import State
-from fedfeat.federation.server import Progress
+from fedfeat.core.errors import CheckpointError, FedfeatError
+from fedfeat.core.payload import State
+from fedfeat.federation.progress import Progress
+from fedfeat.runs.checkpoint import MOST_SHARDS, CheckpointFolder
+from fedfeat.runs.experiment import resume, start
 from toy import toy_config, untimed, write_toy
 
 

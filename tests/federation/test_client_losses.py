@@ -1,6 +1,6 @@
 """What the log says of each client: the sum of its loss terms, as long as clients can be listed."""
 
-from fedfeat.federation.server import client_losses
+from fedfeat.federation.average import client_losses
 
 REPLY = {"samples": 8, "loss.ce": 0.5, "loss.gsa": 0.25, "loss.first_epoch": 9.0, "prior_head": 0.1}
 

@@ -15,9 +15,9 @@ import pytest
 import tomli_w
 
 from fedfeat.data import DataSettings, load_dataset
-from fedfeat.experiment import Experiment, resume, start
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
+from fedfeat.federation.progress import Progress
+from fedfeat.runs.experiment import Experiment, resume, start
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_table, untimed, write_toy
 
 
@@ -72,11 +72,11 @@ def test_a_selection_that_draws_by_round_is_the_same_after_a_resume(tmp_path: Pa
     experiment = Experiment(config)
     folder = RunFolder.create(tmp_path / "cut", config, {})
 
-    def stop(boundary: object) -> None:
+    def stop(task_end: object) -> None:
         raise InterruptedError
 
     assert experiment.method.replay is not None
-    experiment.method.replay.at_boundary = stop  # type: ignore[method-assign]
+    experiment.method.replay.at_task_end = stop  # type: ignore[method-assign]
     with pytest.raises(InterruptedError):
         experiment.run(folder, Progress(), ())
     resume(tmp_path / "cut")

@@ -7,9 +7,10 @@ import pytest
 import torch
 
 import fedfeat.federation.loop
-from fedfeat.experiment import Experiment
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress, average
+from fedfeat.federation.average import average
+from fedfeat.federation.progress import Progress
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
 
 

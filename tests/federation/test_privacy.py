@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedfeat.config import Config
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.payload import Payload, tensor_of
+from fedfeat.core.errors import ConfigError
+from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.federation.privacy import clipped, delta_of, epsilon_of, noise_for, protect
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
+from fedfeat.federation.progress import Progress
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
 
 GROUP = {"norm": "group"}
@@ -151,7 +151,7 @@ def test_settings_that_protect_nothing_are_refused(method: str, changes: dict[st
 
 def test_scaffold_would_give_the_update_away() -> None:
     """Why it is refused: the server can compute the trained weights from what it sends besides."""
-    from fedfeat.federation.local import learning_rate
+    from fedfeat.algorithm.settings import learning_rate
     from fedfeat.methods.scaffold import effective_steps
 
     config = toy_config("finetune+scaffold", model=GROUP)

@@ -13,15 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from fedfeat.algorithm.engine import Lost
 from fedfeat.config import Config
+from fedfeat.core.payload import Payload
+from fedfeat.engines.flower import keys
+from fedfeat.engines.flower.processes import Process
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.experiment import Experiment, Result
-from fedfeat.federation.outcome import Lost
-from fedfeat.federation.payload import Payload
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.flower import deploy, keys
-from fedfeat.flower.processes import Process
+from fedfeat.federation.progress import Progress
+from fedfeat.runs import deploy
+from fedfeat.runs.experiment import Experiment, Result
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, write_toy
 
 CLIENTS = 3

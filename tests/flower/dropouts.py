@@ -9,13 +9,13 @@ from typing import Any
 from flwr.app import Error, Message
 from local_grid import NODE
 
-from fedfeat.experiment import Experiment, Result, start
-from fedfeat.federation.outcome import Lost
-from fedfeat.federation.payload import Payload
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.flower.codec import pack, unpack
-from fedfeat.flower.records import from_records, to_records
+from fedfeat.algorithm.engine import Lost
+from fedfeat.core.payload import Payload
+from fedfeat.engines.flower.codec import pack, unpack
+from fedfeat.engines.flower.records import from_records, to_records
+from fedfeat.federation.progress import Progress
+from fedfeat.runs.experiment import Experiment, Result, start
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, untimed, write_toy
 
 QUICK = {"deadline": 0.2, "wait": 0.5, "poll": 0.01}

@@ -11,9 +11,9 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedfeat.flower.client_app import reply_to
-from fedfeat.flower.site import Site, SiteSettings
-from fedfeat.flower.source import PublicShare
+from fedfeat.engines.flower.client_app import reply_to
+from fedfeat.engines.flower.site import Site, SiteSettings
+from fedfeat.engines.flower.source import PublicShare
 
 Fault = Callable[[int, Message], Message | Error | None]
 NODE = 1000  # node ids begin here: they are not client ids

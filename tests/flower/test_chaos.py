@@ -26,12 +26,12 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from chaos import CLIENTS, Hurt, hurt_federation, kill, simulated, toy, weights
 from federations import eventually, processes_that_mention
 
-from fedfeat.errors import FedfeatError
-from fedfeat.experiment import Result
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.flower import deploy
-from fedfeat.flower.addresses import free_port
-from fedfeat.flower.processes import Gateway
+from fedfeat.core.errors import FedfeatError
+from fedfeat.engines.flower.addresses import free_port
+from fedfeat.engines.flower.processes import Gateway
+from fedfeat.runs import deploy
+from fedfeat.runs.experiment import Result
+from fedfeat.runs.folder import RunFolder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

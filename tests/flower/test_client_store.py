@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedfeat.federation.payload import Payload, State
-from fedfeat.flower.codec import pack, unpack
-from fedfeat.flower.store import Store
+from fedfeat.core.payload import Payload, State
+from fedfeat.engines.flower.codec import pack, unpack
+from fedfeat.engines.flower.store import Store
 
 
 def commit(store: Store, task: int, round: int, op: str, request: str = "r", **state: object) -> None:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedfeat.flower.codec import DTYPES, CodecError, Packed, decode, encode, pack, unpack
+from fedfeat.engines.flower.codec import DTYPES, CodecError, Packed, decode, encode, pack, unpack
 
 
 @st.composite

@@ -13,11 +13,11 @@ from dropouts import VICTIM, config_for, in_process_without, once_in, with_paylo
 from flwr.app import Error, Message
 from local_grid import NODE, LocalGrid, local_sites
 
-from fedfeat.experiment import Experiment
+from fedfeat.engines.flower.records import from_records, to_records
 from fedfeat.federation.outcome import TooFewClients
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.flower.records import from_records, to_records
-from fedfeat.flower.server_app import run_in
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.server_app import run_in
 from toy import toy_config, toy_dataset
 
 
@@ -119,7 +119,7 @@ def test_whatever_reading_a_reply_raises_costs_that_reply_alone(
             raise ZeroDivisionError("oh")
         return None
 
-    monkeypatch.setattr("fedfeat.flower.engine.fault_of", fault)
+    monkeypatch.setattr("fedfeat.engines.flower.engine.fault_of", fault)
     RunFolder.create(tmp_path / "run", config_for(tmp_path, "finetune"), {})
     result = run_in(tmp_path / "run", LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz")))
     (short,) = result["rounds_with_fewer_clients"]

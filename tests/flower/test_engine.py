@@ -10,14 +10,14 @@ import torch
 from local_grid import LocalGrid, local_sites
 
 from fedfeat.config import Config
-from fedfeat.experiment import Experiment, Result, start
-from fedfeat.federation.payload import Payload
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.flower.codec import pack
-from fedfeat.flower.engine import FlowerEngine
-from fedfeat.flower.post import Answer, Post
-from fedfeat.flower.server_app import run_in
-from fedfeat.methods.registry import all_methods
+from fedfeat.core.payload import Payload
+from fedfeat.engines.flower.codec import pack
+from fedfeat.engines.flower.engine import FlowerEngine
+from fedfeat.engines.flower.post import Answer, Post
+from fedfeat.methods import all_methods
+from fedfeat.runs.experiment import Experiment, Result, start
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.server_app import run_in
 from toy import toy_config, untimed, write_toy
 
 

@@ -12,10 +12,10 @@ import pytest
 from federations import processes_that_mention
 
 from fedfeat.config import Config, make_config
-from fedfeat.experiment import Result, start
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.flower import deploy
-from fedfeat.flower.deploy import Server
+from fedfeat.runs import deploy
+from fedfeat.runs.deploy import Server
+from fedfeat.runs.experiment import Result, start
+from fedfeat.runs.folder import RunFolder
 from toy import untimed
 
 CLIENTS = 3

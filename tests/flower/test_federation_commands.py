@@ -14,9 +14,9 @@ from federations import processes_that_mention
 from typer.testing import CliRunner
 
 from fedfeat.cli import app
-from fedfeat.errors import FedfeatError
-from fedfeat.experiment import start
-from fedfeat.federation.runfolder import RunFolder
+from fedfeat.core.errors import FedfeatError
+from fedfeat.runs.experiment import start
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_table, untimed, write_toy
 
 

@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedfeat.cli import app
-from fedfeat.errors import ConfigError
-from fedfeat.flower import keys
+from fedfeat.core.errors import ConfigError
+from fedfeat.engines.flower import keys
 
 
 @pytest.fixture(scope="module")

@@ -16,26 +16,26 @@ from flwr.app import Message
 from local_grid import NODE, LocalGrid
 from own_images import OWNERS, TASKS, own_config, write_images, write_owners
 
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.tables import Tables
 from fedfeat.config import Config
+from fedfeat.core.errors import ConfigError, DataError
+from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.data.owned import read_own
 from fedfeat.engines import InProcessEngine
-from fedfeat.errors import ConfigError, DataError
-from fedfeat.evaluate.counting import Tables
-from fedfeat.experiment import Experiment, Result, start
-from fedfeat.federation.client import Client
+from fedfeat.engines.flower.codec import pack, unpack
+from fedfeat.engines.flower.own_data import ClientData
+from fedfeat.engines.flower.protocol import PROTOCOL, config_to_send
+from fedfeat.engines.flower.records import from_records, to_records
+from fedfeat.engines.flower.site import Site, SiteSettings, Visit
 from fedfeat.federation.evaluation import fault_of_tables
 from fedfeat.federation.outcome import TooFewClients
-from fedfeat.federation.payload import Payload, tensor_of
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.flower.codec import pack, unpack
-from fedfeat.flower.own_data import ClientData
-from fedfeat.flower.protocol import PROTOCOL, config_to_send
-from fedfeat.flower.records import from_records, to_records
-from fedfeat.flower.server_app import run_in
-from fedfeat.flower.site import Site, SiteSettings, Visit
-from fedfeat.methods.registry import all_methods
-from fedfeat.replay.leverage import LeverageChoice
-from fedfeat.replay.masking import row_mask, shared_rotation
+from fedfeat.methods import all_methods
+from fedfeat.methods.fedcbdr.leverage import LeverageChoice
+from fedfeat.methods.fedcbdr.masking import row_mask, shared_rotation
+from fedfeat.runs.experiment import Experiment, Result, start
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.server_app import run_in
 from fedfeat.scenario.named import named_classes
 
 CLASSES = [name for task in TASKS for name in task]

@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 
 from fedfeat.cli import app
 from fedfeat.config import Config
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.flower import deploy
-from fedfeat.flower.deploy import Server
-from fedfeat.flower.own_data import ClientData
-from fedfeat.flower.server_app import run_in
-from fedfeat.flower.site import Site, SiteSettings
+from fedfeat.engines.flower.own_data import ClientData
+from fedfeat.engines.flower.site import Site, SiteSettings
+from fedfeat.runs import deploy
+from fedfeat.runs.deploy import Server
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.server_app import run_in
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,12 @@ import pytest
 from local_grid import NODE, LocalGrid, local_sites
 from own_images import own_config, write_owners
 
-from fedfeat.experiment import start
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.flower import deploy
-from fedfeat.flower.own_data import ClientData
-from fedfeat.flower.server_app import run_in
-from fedfeat.flower.site import Site, SiteSettings
+from fedfeat.engines.flower.own_data import ClientData
+from fedfeat.engines.flower.site import Site, SiteSettings
+from fedfeat.runs import deploy
+from fedfeat.runs.experiment import start
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.server_app import run_in
 from toy import toy_config, write_toy
 
 

@@ -18,10 +18,10 @@ if not Path("/proc/self/stat").exists():
 
 from federations import eventually, processes_that_mention, running
 
-from fedfeat.flower.addresses import join_address
-from fedfeat.flower.control import Control
-from fedfeat.flower.processes import Process, ProcessError, SuperExec, SuperLink, SuperNode
-from fedfeat.flower.supervise import offline_environment
+from fedfeat.engines.flower.addresses import join_address
+from fedfeat.engines.flower.control import Control
+from fedfeat.engines.flower.processes import Process, ProcessError, SuperExec, SuperLink, SuperNode
+from fedfeat.engines.flower.supervise import offline_environment
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -13,17 +13,17 @@ from flwr.app import Error, Message
 from local_grid import NODE, LocalGrid, local_sites
 from own_images import own_config, write_owners
 
-from fedfeat.errors import CheckpointError
+from fedfeat.core.errors import CheckpointError
+from fedfeat.core.payload import Payload
+from fedfeat.engines.flower.codec import pack
+from fedfeat.engines.flower.own_data import ClientData
+from fedfeat.engines.flower.protocol import PROTOCOL, config_to_send
+from fedfeat.engines.flower.records import from_records
+from fedfeat.engines.flower.site import Site, SiteSettings, Visit
 from fedfeat.federation.outcome import TooFewClients
-from fedfeat.federation.payload import Payload
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.flower import deploy
-from fedfeat.flower.codec import pack
-from fedfeat.flower.own_data import ClientData
-from fedfeat.flower.protocol import PROTOCOL, config_to_send
-from fedfeat.flower.records import from_records
-from fedfeat.flower.server_app import run_in
-from fedfeat.flower.site import Site, SiteSettings, Visit
+from fedfeat.runs import deploy
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.server_app import run_in
 from toy import toy_config
 
 

@@ -12,10 +12,10 @@ from dropouts import config_for
 from flwr.proto.node_pb2 import NodeInfo
 from local_grid import NODE, LocalGrid, local_sites
 
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.flower.protocol import Header
-from fedfeat.flower.server_app import run_in
-from fedfeat.flower.site import Site
+from fedfeat.engines.flower.protocol import Header
+from fedfeat.engines.flower.site import Site
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.server_app import run_in
 from toy import toy_dataset
 
 
@@ -83,7 +83,7 @@ class Mended:
 def test_a_client_that_was_mended_is_let_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("fedfeat.flower.roster.AGAIN_AFTER", 0.0)
+    monkeypatch.setattr("fedfeat.engines.flower.roster.AGAIN_AFTER", 0.0)
     RunFolder.create(tmp_path / "run", config_for(tmp_path, "finetune", wait=10.0), {})
     sites = local_sites(tmp_path, tmp_path / "toy.npz")
     mended = Mended(sites[NODE + 1])

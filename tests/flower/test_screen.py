@@ -7,9 +7,17 @@ import math
 import pytest
 import torch
 
-from fedfeat.federation.payload import Payload
-from fedfeat.flower.protocol import Header
-from fedfeat.flower.screen import Sizes, fault_of, fault_of_header, fault_of_rows, is_finite, odd_ones, seconds_of
+from fedfeat.core.payload import Payload
+from fedfeat.engines.flower.protocol import Header
+from fedfeat.engines.flower.screen import (
+    Sizes,
+    fault_of,
+    fault_of_header,
+    fault_of_rows,
+    is_finite,
+    odd_ones,
+    seconds_of,
+)
 
 W = torch.zeros(4)
 REQUEST: Payload = {"weights": W}

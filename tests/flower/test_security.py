@@ -24,12 +24,12 @@ from flwr.proto.control_pb2 import RegisterNodeRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
 from flwr.proto.node_pb2 import Node
 
-from fedfeat.flower import certificates, keys
-from fedfeat.flower.codec import pack
-from fedfeat.flower.control import Control, ControlError
-from fedfeat.flower.post import Answer
-from fedfeat.flower.processes import Gateway, ProcessError, SuperExec, SuperLink, SuperNode
-from fedfeat.flower.roster import Roster, read_roster
+from fedfeat.engines.flower import certificates, keys
+from fedfeat.engines.flower.codec import pack
+from fedfeat.engines.flower.control import Control, ControlError
+from fedfeat.engines.flower.post import Answer
+from fedfeat.engines.flower.processes import Gateway, ProcessError, SuperExec, SuperLink, SuperNode
+from fedfeat.engines.flower.roster import Roster, read_roster
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 

@@ -6,8 +6,8 @@ from studios import anchors_for, device_images, frozen, network_for
 from torch import nn
 
 from fedfeat.data.dataset import Augmentation
-from fedfeat.generation.replay import MAPPING
-from fedfeat.generation.studio import Studio
+from fedfeat.methods.data_free.replay import MAPPING
+from fedfeat.methods.data_free.studio import Studio
 from fedfeat.models import Network
 from toy import NUM_CLASSES, toy_dataset
 

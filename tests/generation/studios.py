@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from fedfeat.algorithm.method import linear_head
 from fedfeat.data.augment import DeviceImages
-from fedfeat.generation.replay import MAPPING
-from fedfeat.methods.method import linear_head
+from fedfeat.methods.data_free.replay import MAPPING
 from fedfeat.models import FlatModel, ModelSettings, Network, build_network
 from toy import NUM_CLASSES
 

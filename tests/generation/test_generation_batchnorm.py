@@ -3,8 +3,8 @@ import torch
 from studios import network_for
 from torch import nn
 
-from fedfeat.errors import ConfigError
-from fedfeat.generation.batchnorm import BatchNormProbe, batch_norms
+from fedfeat.core.errors import ConfigError
+from fedfeat.methods.data_free.batchnorm import BatchNormProbe, batch_norms
 
 
 def layer_with(mean, variance):

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedfeat.generation.generator import AnchorGenerator, ImageGenerator, NoisyLinears
+from fedfeat.methods.data_free.generator import AnchorGenerator, ImageGenerator, NoisyLinears
 
 
 def count(module):

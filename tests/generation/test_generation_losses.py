@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from fedfeat.generation.losses import adversarial_loss, bounding_loss, softened_divergence
+from fedfeat.methods.data_free.losses import adversarial_loss, bounding_loss, softened_divergence
 
 HALF = torch.zeros(1, 2)
 THREE_QUARTERS = torch.tensor([[math.log(3.0), 0.0]])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from studios import device_images
 
 from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation
-from fedfeat.generation.pool import Pool, draw_batches, endless_batches, quantised
+from fedfeat.methods.data_free.pool import Pool, draw_batches, endless_batches, quantised
 from toy import toy_dataset
 
 

@@ -9,14 +9,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedfeat.data.dataset import Augmentation, Dataset
-from fedfeat.generation import anchored, meta
-from fedfeat.generation.anchored import AnchoredArtist, AnchoredSettings, Bound, balanced_labels
-from fedfeat.generation.generator import ImageGenerator
-from fedfeat.generation.losses import softened_divergence
-from fedfeat.generation.meta import MetaSettings, Recipe, add_differences, add_gradients, recipe_for
-from fedfeat.generation.pool import Pool
-from fedfeat.generation.student import distil, new_student
-from fedfeat.generation.studio import Studio, agreement
+from fedfeat.methods.data_free import anchored, meta
+from fedfeat.methods.data_free.anchored import AnchoredArtist, AnchoredSettings, Bound, balanced_labels
+from fedfeat.methods.data_free.generator import ImageGenerator
+from fedfeat.methods.data_free.losses import softened_divergence
+from fedfeat.methods.data_free.meta import MetaSettings, Recipe, add_differences, add_gradients, recipe_for
+from fedfeat.methods.data_free.pool import Pool
+from fedfeat.methods.data_free.student import distil, new_student
+from fedfeat.methods.data_free.studio import Studio, agreement
 from toy import toy_dataset
 
 SMALL_META = MetaSettings(rounds=3, batch=12, steps=2, warmup=1, student_steps=2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedfeat.errors import ConfigError
+from fedfeat.core.errors import ConfigError
 from fedfeat.geometry import etf_cosine, orthonormal_basis, simplex_etf
 
 DIM = 512
@@ -134,7 +134,7 @@ def test_cosine_between_prototypes(num_classes, cosine):
 
 def test_the_pieces_can_be_had_from_one_place():
     from fedfeat import models
-    from fedfeat.geometry import ETFHead, egc_correct, gsa_loss, simplex_etf
+    from fedfeat.api import ETFHead, egc_correct, gsa_loss, simplex_etf
 
     assert ETFHead is models.ETFHead
     assert all(map(callable, (egc_correct, gsa_loss, simplex_etf)))

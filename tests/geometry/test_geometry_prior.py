@@ -3,13 +3,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedfeat.algorithm.step import Known, Seen, Step
 from fedfeat.config import make_config
 from fedfeat.data.dataset import Augmentation
-from fedfeat.experiment import Experiment
 from fedfeat.geometry import egc_correct, ema, group_energies, weighted_mean
-from fedfeat.methods.correction import NUM_TAIL, PRIOR_HEAD, PRIOR_TAIL, EnergyCorrection, EnergyPrior
-from fedfeat.methods.feat import EGCSettings
-from fedfeat.methods.method import Known, Seen, Step
+from fedfeat.methods.feat.correction import NUM_TAIL, PRIOR_HEAD, PRIOR_TAIL, EnergyCorrection, EnergyPrior
+from fedfeat.methods.feat.settings import EGCSettings
+from fedfeat.runs.experiment import Experiment
 
 PROPERTY = settings(max_examples=30, deadline=None, derandomize=True)
 CONVENTIONS = ["eq9", "decay"]

@@ -10,8 +10,8 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from fedfeat.engines.cuda.kernels import alignment
 from fedfeat.geometry import gsa_loss
-from fedfeat.kernels import alignment
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fedfeat.kernels.launch import compiling_ahead, launch
+from fedfeat.engines.cuda.kernels.launch import compiling_ahead, launch
 
 CPU = torch.device("cpu")
 

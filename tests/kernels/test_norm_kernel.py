@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 pytest.importorskip("triton")
 
-from fedfeat.kernels import norm as kernel
+from fedfeat.engines.cuda.kernels import norm as kernel
 from fedfeat.models.backbones import BatchNorm, ResNet18, SmallCNN, activated
 from fedfeat.models.network import initialise
 

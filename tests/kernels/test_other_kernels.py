@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 pytest.importorskip("triton")
 
-from fedfeat.data.augment import DeviceImages, draw_epoch
+from fedfeat.data.augment import DeviceImages, plan_epoch
 from fedfeat.data.dataset import Augmentation
-from fedfeat.kernels.augment import Augment
-from fedfeat.kernels.descend import Descend
+from fedfeat.engines.cuda.kernels.augment import Augment
+from fedfeat.engines.cuda.kernels.descend import Descend
 from fedfeat.models import FlatModel, LinearHead, Network
 from fedfeat.models.backbones import SmallCNN
 
@@ -27,7 +27,7 @@ def test_augmented_images_are_those_of_pytorch(augmentation: Augmentation, shape
     mean, std = tuple(rng.random(shape[2])), tuple(0.1 + rng.random(shape[2]))
     labels = np.zeros(20, dtype=np.int64)
     images = DeviceImages(pixels, labels, mean=mean, std=std, augmentation=augmentation, device=DEVICE)
-    draws = draw_epoch(rng, 20, augmentation)
+    draws = plan_epoch(rng, 20, augmentation)
     chosen = draws.order[:13].to(DEVICE)
     wanted = images.augmented(chosen, draws, slice(0, 13))
     on_device = [t[:13].to(DEVICE) for t in (draws.crops, draws.flips, draws.brightness)]

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-import fedfeat.federation.client
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.boundary import Boundary
-from fedfeat.federation.client import EXEMPLARS
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
+import fedfeat.algorithm.client
+from fedfeat.algorithm.client import EXEMPLARS
+from fedfeat.algorithm.held_out import hold_out
+from fedfeat.algorithm.step import Seen
+from fedfeat.algorithm.task_end import TaskEnd
+from fedfeat.core.errors import ConfigError
+from fedfeat.federation.progress import Progress
 from fedfeat.methods.calibrate import Calibration
-from fedfeat.methods.method import Seen
-from fedfeat.replay.holdout import hold_out
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
 
 BUDGET = {"budget": 60}
@@ -107,7 +107,7 @@ def test_index_sets_are_worked_out_once_for_each_state_of_the_buffer(
         drawn.append(1)
         return hold_out(*args)
 
-    monkeypatch.setattr(fedfeat.federation.client, "hold_out", counted)
+    monkeypatch.setattr(fedfeat.algorithm.client, "hold_out", counted)
     experiment, _, _ = run(tmp_path / "run", "replay+calibrate", train={"rounds": 4})
     assert len(drawn) == 3 * 2, "more than once for each of three clients in the second and the third task"
     engine = experiment.engine
@@ -145,13 +145,13 @@ def test_an_offset_at_the_end_of_the_grid_is_said(
     recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch, best: int, warned: bool
 ) -> None:
     experiment = Experiment(toy_config("fedcbdr+calibrate", calibrate={"linear_deltas": [0, 1, 2]}), toy_dataset())
-    calibration = next(step for step in experiment.method.boundary if isinstance(step, Calibration))
+    calibration = next(step for step in experiment.method.task_end if isinstance(step, Calibration))
     monkeypatch.setattr("fedfeat.methods.calibrate.choose", lambda *_, gammas, deltas, **__: (gammas[0], deltas[best]))
     reply = {"right": torch.zeros(1, 3, 2), "held_out": torch.tensor([5, 5])}
     server = SimpleNamespace(seen=Seen(1, 2, 4), progress=Progress())
-    boundary = SimpleNamespace(server=server, weights=torch.zeros(1), quotas={0: 1})
-    boundary.exchange = SimpleNamespace(gather=lambda *_: {0: reply})
-    calibration.at_boundary(cast(Boundary, boundary))
+    task_end = SimpleNamespace(server=server, weights=torch.zeros(1), quotas={0: 1})
+    task_end.exchange = SimpleNamespace(gather=lambda *_: {0: reply})
+    calibration.at_task_end(cast(TaskEnd, task_end))
     assert server.progress.numbers["delta"] == best
     assert [str(w.message).partition(";")[0] for w in recwarn] == [
         "calibrate: 2 is the largest offset that was tried, and the best"

@@ -9,15 +9,15 @@ import torch
 from torch.nn import functional as F
 
 import contract.test_contract as contract
+from fedfeat.algorithm.step import Known, Seen
 from fedfeat.config import make_config
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.methods.clip2fl import CLIP2FLSettings, distillation, retrained_logits
-from fedfeat.methods.method import Known, Seen
+from fedfeat.core.errors import ConfigError
+from fedfeat.federation.progress import Progress
+from fedfeat.methods.clip2fl.clip2fl import CLIP2FLSettings, distillation, retrained_logits
+from fedfeat.methods.clip2fl.teacher_cache import TeacherCache, write_cache
 from fedfeat.models import Outputs
-from fedfeat.teacher import TeacherCache, write_cache
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
 
 METHOD = "fedcbdr+clip2fl"
@@ -126,7 +126,7 @@ def test_the_last_round_of_a_task_always_has_a_server_step():
 
 def test_the_teacher_sees_the_batch_that_is_trained_on(cache, tmp_path, monkeypatch):
     """The distilled target of every step is the teacher's prediction for the samples of that step."""
-    import fedfeat.methods.clip2fl as module
+    import fedfeat.methods.clip2fl.clip2fl as module
 
     agreed = []
 
@@ -137,7 +137,7 @@ def test_the_teacher_sees_the_batch_that_is_trained_on(cache, tmp_path, monkeypa
     labels = []
     loss = contract_loss(labels)
     monkeypatch.setattr(module, "distillation", spy)
-    monkeypatch.setattr("fedfeat.methods.fedcbdr.temperature_scaled_cross_entropy", loss)
+    monkeypatch.setattr("fedfeat.methods.fedcbdr.fedcbdr.temperature_scaled_cross_entropy", loss)
     run(tmp_path / "run", cache, scenario={"tasks": 1})
     right = torch.cat([a == y for (a, _), y in zip(agreed, labels, strict=True)]).float().mean()
     assert right > 0.8  # as the teacher itself; shuffled targets would be right once in six
@@ -145,7 +145,7 @@ def test_the_teacher_sees_the_batch_that_is_trained_on(cache, tmp_path, monkeypa
 
 
 def contract_loss(labels):
-    from fedfeat.methods.losses import temperature_scaled_cross_entropy
+    from fedfeat.algorithm.losses import temperature_scaled_cross_entropy
 
     def noting(logits, y, num_old, **options):
         labels.append(y)
@@ -210,8 +210,8 @@ def test_other_heads_and_predictions_are_refused(cache):
 
 def test_a_live_teacher_runs_like_its_cache(cache, tmp_path, monkeypatch):
     """A model that encodes during the run gives the same weights as its features from a file."""
-    from fedfeat.teacher import teacher as module
-    from fedfeat.teacher.cache import read_cache
+    from fedfeat.methods.clip2fl import teacher as module
+    from fedfeat.methods.clip2fl.teacher_cache import read_cache
 
     stored, dataset = read_cache(cache), toy_dataset()
     by_pixels = {image.tobytes(): row for image, row in zip(dataset.train_images, stored.image_features, strict=True)}

@@ -7,17 +7,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedfeat.methods.clip2fl import distillation
-from fedfeat.server_training import siamese
-from fedfeat.server_training.class_gradients import (
-    ClassGradients,
-    LinearMap,
-    class_gradients,
-    fresh_linear,
-    grouped_gradients,
-    mean_gradients,
-)
-from fedfeat.server_training.federated_features import (
+from fedfeat.methods.clip2fl.clip2fl import distillation
+from fedfeat.methods.clip2fl.federated_features import (
     FeatureSettings,
     grown_classifier,
     grown_features,
@@ -26,6 +17,15 @@ from fedfeat.server_training.federated_features import (
     prototype_term,
     retrain,
     row_distance,
+)
+from fedfeat.methods.fedfsa import siamese
+from fedfeat.methods.fedfsa.class_gradients import (
+    ClassGradients,
+    LinearMap,
+    class_gradients,
+    fresh_linear,
+    grouped_gradients,
+    mean_gradients,
 )
 
 

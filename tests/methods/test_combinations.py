@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.methods.registry import PARTS
-from fedfeat.teacher import TeacherCache, write_cache
+from fedfeat.core.errors import ConfigError
+from fedfeat.federation.progress import Progress
+from fedfeat.methods import PARTS
+from fedfeat.methods.clip2fl.teacher_cache import TeacherCache, write_cache
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
 
 BASES = [p.name for p in PARTS.values() if p.kind == "base"]

@@ -7,20 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.local import train
+from fedfeat.core.errors import ConfigError
 from fedfeat.federation.loop import Federation
-from fedfeat.federation.server import Progress
-from fedfeat.methods.fedewc import (
-    FISHER,
-    FedEWCSettings,
-    blend,
-    ewc_pull,
-    fisher_diagonal,
-    weighted_average,
-)
+from fedfeat.federation.progress import Progress
+from fedfeat.methods.fedewc import FISHER, FedEWCSettings, blend, ewc_pull, fisher_diagonal, weighted_average
 from fedfeat.models import as_vector
+from fedfeat.runs.experiment import Experiment
 from toy import PER_CLASS, hand_dealt, toy_config, toy_dataset
 from toy_runs import extra_traffic, run_toy, trainable_bytes
 
@@ -108,7 +100,7 @@ def test_measuring_leaves_running_statistics_alone(engine):
 def test_measuring_does_not_depend_on_who_was_asked_before(engine):
     weights = engine.model.vector.clone()
     first = engine.ops["fisher"](engine.client(1), {"weights": weights})[FISHER]
-    train(engine.client(0), {"weights": weights})
+    engine.ops["train"](engine.client(0), {"weights": weights})
     assert torch.equal(engine.ops["fisher"](engine.client(1), {"weights": weights})[FISHER], first)
 
 
@@ -128,11 +120,11 @@ def test_tasks_are_blended_entry_by_entry():
 
 
 def end_task(engine, progress):
-    """Run the method's boundary step as the loop does."""
+    """Run the method's task_end step as the loop does."""
     federation = Federation(engine.config, engine.scenario, engine.method, engine, progress)
     progress.weights = engine.model.vector.clone()
-    (step,) = engine.method.boundary
-    step.at_boundary(federation._boundary(engine.task))
+    (step,) = engine.method.task_end
+    step.at_task_end(federation._task_end(engine.task))
 
 
 def test_two_boundaries_by_hand(engine):

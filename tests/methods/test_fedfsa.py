@@ -8,11 +8,10 @@ import torch
 from torch.nn import functional as F
 
 from fedfeat.config import make_config
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.methods.fedfsa import (
+from fedfeat.core.errors import ConfigError
+from fedfeat.federation.progress import Progress
+from fedfeat.methods.class_names import TextSettings, class_features
+from fedfeat.methods.fedfsa.fedfsa import (
     CLASSES,
     MEANS,
     VARIANCES,
@@ -23,7 +22,7 @@ from fedfeat.methods.fedfsa import (
     gather,
     transferred,
 )
-from fedfeat.server_training.projected_head import (
+from fedfeat.methods.fedfsa.projected_head import (
     HeadTraining,
     ProjectedHead,
     Prototypes,
@@ -32,8 +31,9 @@ from fedfeat.server_training.projected_head import (
     server_batch,
     train_head,
 )
-from fedfeat.server_training.relation import relation_loss, relations
-from fedfeat.text import TextSettings, class_features
+from fedfeat.methods.fedfsa.relation import relation_loss, relations
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
 
 METHOD = "fedcbdr+fedfsa"

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from fedfeat.experiment import Experiment
-from fedfeat.federation.local import take_step, train
-from fedfeat.methods.distillation import soft_cross_entropy
+from fedfeat.algorithm.losses import soft_cross_entropy
+from fedfeat.algorithm.step import take_step
 from fedfeat.methods.fedlwf import TEACHER_LOGITS, FedLwFSettings
+from fedfeat.runs.experiment import Experiment
 from toy import toy_config, toy_dataset
 from toy_runs import extra_traffic, run_toy
 
@@ -65,7 +65,7 @@ def second_task():
     engine = experiment.engine
     engine.begin_task(0)
     client = engine.client(0)
-    train(client, {"weights": engine.model.vector.clone()})
+    engine.ops["train"](client, {"weights": engine.model.vector.clone()})
     previous = engine.model.vector.clone()
     start = engine.begin_task(1, previous)
     engine.shared = {"previous_model": previous}
@@ -83,7 +83,7 @@ def test_the_teacher_is_the_previous_model_in_evaluation_mode(second_task):
     assert not taught.requires_grad
     assert torch.allclose(taught, engine.network(images).logits[:, : client.num_old], atol=1e-6)
     assert not torch.allclose(taught, engine.network.train()(images).logits[:, : client.num_old], atol=1e-3)
-    train(client, {"weights": start})
+    engine.ops["train"](client, {"weights": start})
     assert torch.equal(look(images)[TEACHER_LOGITS], taught), "training moved the teacher"
     assert torch.equal(engine.shared["previous_model"], previous)
 
@@ -94,7 +94,7 @@ def test_the_losses_of_a_step(second_task):
     engine.model.load(start)
     look = engine.method.references[0].start(client, {"weights": start})
     images, labels = client.images.plain(client.samples), client.labels(client.samples)
-    step = take_step(client, images, labels, [look])
+    step = take_step(client.network, images, labels, client.seen, references=look(images))
     ce, kd = engine.method.active_terms(1)
     assert (ce.name, ce.weight, kd.name, kd.weight) == ("ce", 1.0, "kd", 3.0)
     assert torch.equal(ce.function(step), F.cross_entropy(step.logits[:, 2:], labels - 2))

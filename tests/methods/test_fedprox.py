@@ -3,10 +3,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.local import train
+from fedfeat.core.errors import ConfigError
 from fedfeat.methods.fedprox import FedProxSettings, proximal_pull
+from fedfeat.runs.experiment import Experiment
 from toy import toy_config, toy_dataset
 from toy_runs import extra_traffic, run_toy
 
@@ -42,7 +41,7 @@ def visit(mu):
     engine = Experiment(toy_config("finetune+fedprox", fedprox={"mu": mu}), toy_dataset()).engine
     weights = engine.begin_task(0)
     before = weights.clone()
-    reply = train(engine.client(0), {"weights": weights})
+    reply = engine.ops["train"](engine.client(0), {"weights": weights})
     assert torch.equal(weights, before), "training wrote into the server's weights"
     trained = engine.model.num_trainable
     return float((reply["weights"] - weights)[:trained].norm()), reply

@@ -11,16 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedfeat.experiment import Experiment
-from fedfeat.federation.local import take_step
-from fedfeat.methods.fedrcl import (
-    Pairs,
-    full_contrast,
-    full_relaxation,
-    hard_contrast,
-    hard_relaxation,
-    over_levels,
-)
+from fedfeat.algorithm.step import take_step
+from fedfeat.methods.fedrcl import Pairs, full_contrast, full_relaxation, hard_contrast, hard_relaxation, over_levels
+from fedfeat.runs.experiment import Experiment
 from toy import toy_config, toy_dataset
 
 PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
@@ -179,10 +172,12 @@ def test_the_loss_is_the_mean_over_every_level_of_the_network() -> None:
     client = experiment.engine.client(0)
     batch = client.samples[:8]
     with torch.no_grad():
-        step = take_step(client, client.images.plain(batch), client.labels(batch))
-    assert [tuple(level.shape) for level in step.levels] == [(8, 8), (8, 8), (8, 16)]
+        step = take_step(
+            client.network, client.images.plain(batch), client.labels(batch), client.seen, wants_intermediate=True
+        )
+    assert [tuple(level.shape) for level in step.intermediate] == [(8, 8), (8, 8), (8, 16)]
     contrast, relaxation = experiment.method.terms
-    levels = [Pairs(level, step.labels) for level in step.levels]
+    levels = [Pairs(level, step.labels) for level in step.intermediate]
     expected = sum(float(hard_contrast(p, TAU)) for p in levels) / 3
     assert float(contrast.function(step)) == pytest.approx(expected, rel=1e-6)
     expected = sum(float(hard_relaxation(p, TAU, THRESHOLD)) for p in levels) / 3
@@ -194,7 +189,7 @@ def test_the_two_parts_are_weighted_and_logged_apart() -> None:
     method = toy_config("replay+fedrcl", fedrcl={"alpha": 0.5, "beta": 0}).build_method()
     assert [(t.name, t.weight) for t in method.terms] == [("rcl", 0.5), ("rcl_relaxation", 0.0)]
     assert [t.name for t in method.active_terms(0)] == ["ce", "rcl"]
-    assert method.wants_levels
+    assert method.wants_intermediate
     assert method.sends == {}
 
 

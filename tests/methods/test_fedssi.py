@@ -3,10 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.local import train
-from fedfeat.methods.client_side import epoch_of
+from fedfeat.core.errors import ConfigError
 from fedfeat.methods.fedssi import (
     IMPORTANCE,
     FedSSISettings,
@@ -16,6 +13,7 @@ from fedfeat.methods.fedssi import (
     surrogate_step,
 )
 from fedfeat.models import as_vector
+from fedfeat.runs.experiment import Experiment
 from toy import PER_CLASS, hand_dealt, toy_config, toy_dataset
 from toy_runs import extra_traffic, run_toy
 
@@ -127,7 +125,7 @@ def test_the_boundary_step_follows_its_definition():
     """One pass, one batch: s = lr g^2 and the displacement is -lr g, with BatchNorm in training mode."""
     engine, weights = start(fedssi={"passes": 1, "xi": 0.5}, train={"batch": 64})
     client = engine.client(0)
-    ((images, labels),) = list(epoch_of(client, "surrogate"))
+    ((images, labels),) = list(client.epoch("surrogate"))
     assert sorted(labels.tolist()) == sorted(client.labels(client.samples).tolist())
     engine.network.train()
     loss = torch.nn.functional.cross_entropy(engine.network(images).logits, labels)
@@ -213,9 +211,9 @@ def test_nothing_is_pulled_or_clipped_in_the_first_task():
 
 def test_a_client_that_measured_nothing_is_not_pulled():
     engine, begin = second_task()
-    reply = train(engine.client(1), {"weights": begin})
+    reply = engine.ops["train"](engine.client(1), {"weights": begin})
     assert reply["loss.ssi"] == 0
-    assert train(engine.client(0), {"weights": begin})["loss.ssi"] > 0
+    assert engine.ops["train"](engine.client(0), {"weights": begin})["loss.ssi"] > 0
 
 
 def test_without_strength_and_clipping_it_is_finetune(tmp_path):
@@ -224,7 +222,7 @@ def test_without_strength_and_clipping_it_is_finetune(tmp_path):
 
 
 def test_importances_never_leave_the_client(tmp_path):
-    """The final model, which the measurement needs, is all that a boundary sends."""
+    """The final model, which the measurement needs, is all that a task_end sends."""
     run = run_toy(tmp_path, "fedssi")
     assert extra_traffic(run.result) == {}
     assert not [key for key in run.result["traffic"] if key.startswith("up/surrogate")]

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from fedfeat.algorithm.step import Step
+from fedfeat.core.errors import ConfigError
 from fedfeat.data.cifar_classes import CIFAR100_CLASSES
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.generation.anchored import AnchoredSettings
-from fedfeat.generation.losses import bounding_loss
-from fedfeat.methods.lander import LanderSettings, class_anchors, lander, loss_factors
-from fedfeat.methods.method import Step
-from fedfeat.text import TextSettings
+from fedfeat.methods.class_names import TextSettings
+from fedfeat.methods.data_free.anchored import AnchoredSettings
+from fedfeat.methods.data_free.lander import LanderSettings, class_anchors, lander, loss_factors
+from fedfeat.methods.data_free.losses import bounding_loss
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
 from toy_runs import extra_traffic, run_toy, trainable_bytes
 

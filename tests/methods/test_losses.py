@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from fedfeat.methods.losses import cross_entropy, new_class_cross_entropy, temperature_scaled_cross_entropy
+from fedfeat.algorithm.losses import cross_entropy, new_class_cross_entropy, temperature_scaled_cross_entropy
 
 PROPERTY = settings(max_examples=30, deadline=None, derandomize=True)
 NEUTRAL = {"tau_old": 1.0, "tau_new": 1.0, "weight_old": 1.0, "weight_new": 1.0}

@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.local import train
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
+from fedfeat.core.errors import ConfigError
+from fedfeat.federation.progress import Progress
 from fedfeat.methods.moon import Past, model_contrast, past_models, remember
 from fedfeat.models import FlatModel
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
 
 PROPERTY = settings(max_examples=30, deadline=None, derandomize=True)
@@ -104,7 +103,7 @@ class Visits:
     def visit(self, client: int, round: int = 0) -> tuple[Tensor, Mapping[str, Any]]:
         self.engine.round, self.frozen = round, {}
         asked = self.engine.client(client)
-        reply = train(asked, {"weights": self.weights})
+        reply = self.engine.ops["train"](asked, {"weights": self.weights})
         self.engine.states[client] = asked.state
         trained = reply.pop("weights")
         assert isinstance(trained, Tensor)

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.methods.method import Known, Seen
+from fedfeat.algorithm.step import Known, Seen
+from fedfeat.core.errors import ConfigError
+from fedfeat.federation.progress import Progress
 from fedfeat.methods.nearest_mean import MEANS, NearestMean, joined_means, mean_cosines, unit_sums
 from fedfeat.models import Outputs
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import hand_dealt, toy_config, toy_dataset
 
 ROOT_HALF = math.sqrt(0.5)

@@ -4,13 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from fedfeat.data.augment import draw_epoch
-from fedfeat.draws import draw_at
-from fedfeat.experiment import Experiment
+from fedfeat.core.rng import rng_at
+from fedfeat.data.augment import plan_epoch
+from fedfeat.federation.average import average
 from fedfeat.federation.loop import Federation
-from fedfeat.federation.server import Progress, average
+from fedfeat.federation.progress import Progress
 from fedfeat.methods.scaffold import CHANGE, CONTROL, corrected, effective_steps
 from fedfeat.models import as_vector
+from fedfeat.runs.experiment import Experiment
 from toy import toy_config, toy_dataset
 from toy_runs import extra_traffic, run_toy, trainable_bytes
 
@@ -70,8 +71,8 @@ def local_gradient(federation, client_id, round):
     engine = federation.engine
     engine.round = round
     client = engine.client(client_id)
-    draws = draw_epoch(
-        draw_at(7, "batches", client.task, round, client_id, 0), len(client.samples), client.images.augmentation
+    draws = plan_epoch(
+        rng_at(7, "batches", client.task, round, client_id, 0), len(client.samples), client.images.augmentation
     )
     order = client.samples[draws.order]
     engine.model.load(federation.progress.weights)

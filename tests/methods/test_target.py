@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedfeat.errors import ConfigError
-from fedfeat.experiment import Experiment
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.generation import studio
-from fedfeat.generation.meta import MetaSettings
-from fedfeat.generation.pool import POOL
-from fedfeat.generation.replay import OURS, PREVIOUS_MODEL, THEIRS, SyntheticBatches
-from fedfeat.generation.studio import AGREEMENT
-from fedfeat.methods.target import TargetSettings, target
+from fedfeat.core.errors import ConfigError
+from fedfeat.federation.progress import Progress
+from fedfeat.methods.data_free import studio
+from fedfeat.methods.data_free.meta import MetaSettings
+from fedfeat.methods.data_free.pool import POOL
+from fedfeat.methods.data_free.replay import OURS, PREVIOUS_MODEL, THEIRS, SyntheticBatches
+from fedfeat.methods.data_free.studio import AGREEMENT
+from fedfeat.methods.data_free.target import TargetSettings, target
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
 from toy_runs import extra_traffic, run_toy
 
@@ -58,7 +58,7 @@ def test_the_pool_is_delivered_once_per_client_and_task_in_eight_bits(run):
 def test_nothing_is_generated_after_the_last_task(run, tmp_path):
     assert sorted(p.name for p in (tmp_path / "target" / "pictures").iterdir()) == ["task-1.png", "task-2.png"]
     assert 0 <= run.result["numbers"][AGREEMENT] <= 1
-    assert not target(TargetSettings()).boundary[0].after_last
+    assert not target(TargetSettings()).task_end[0].after_last
 
 
 def test_distillation_starts_with_the_second_task(run, tmp_path):
@@ -133,7 +133,7 @@ def test_tasks_of_one_class(tmp_path: Path, method):
 @pytest.mark.parametrize("method", ["target", "lander"])
 def test_the_global_model_is_untouched_by_the_boundary(tmp_path: Path, method):
     experiment = Experiment(toy_config(method), toy_dataset())
-    step = experiment.method.boundary[0]
+    step = experiment.method.task_end[0]
     before, after = [], []
 
     class Watched:
@@ -142,12 +142,12 @@ def test_the_global_model_is_untouched_by_the_boundary(tmp_path: Path, method):
         def ops(self):
             return step.ops()
 
-        def at_boundary(self, boundary):
-            before.append(boundary.weights.clone())
-            step.at_boundary(boundary)
-            after.append(boundary.server.progress.weights.clone())
+        def at_task_end(self, task_end):
+            before.append(task_end.weights.clone())
+            step.at_task_end(task_end)
+            after.append(task_end.server.progress.weights.clone())
 
-    experiment.method = replace(experiment.method, boundary=(Watched(),))
+    experiment.method = replace(experiment.method, task_end=(Watched(),))
     experiment.run(RunFolder.create(tmp_path / "run", experiment.config, {}), Progress(), ())
     assert len(before) == 2
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))

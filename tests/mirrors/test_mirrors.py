@@ -1,4 +1,4 @@
-"""Mirrors hold what the run's own events say, read back with the trackers' own readers."""
+"""Trackers hold what the run's own events say, read back with the trackers' own readers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from fedfeat.config import make_config
-from fedfeat.experiment import Experiment, Result
-from fedfeat.federation.runfolder import RunFolder, result_keys
-from fedfeat.federation.server import Progress
-from fedfeat.mirrors import mirror, mirrored
-from fedfeat.mirrors.mirror import MirroredRun
-from fedfeat.mirrors.mlflow import tracking_uri
-from fedfeat.mirrors.scalars import Scalars, flat_settings, scalars, step_of
+from fedfeat.federation.progress import Progress
+from fedfeat.runs.experiment import Experiment, Result
+from fedfeat.runs.folder import RunFolder, result_keys
+from fedfeat.runs.trackers import tracked as tracked
+from fedfeat.runs.trackers import tracker as tracker
+from fedfeat.runs.trackers.mlflow import tracking_uri
+from fedfeat.runs.trackers.scalars import Scalars, flat_settings, scalars, step_of
+from fedfeat.runs.trackers.tracker import MirroredRun
 from toy import toy_dataset, toy_table, untimed
 
 DATA = toy_dataset()
@@ -28,14 +29,14 @@ class Stop(Exception):
     pass
 
 
-def table(mirrors: dict[str, Any]) -> dict[str, Any]:
-    # Checkpoints at the end of tasks only, so that a resumed run repeats a round that mirrors have seen.
-    return toy_table(method="herding+feat", mirror=mirrors, run={"checkpoint_seconds": 1000})
+def table(trackers: dict[str, Any]) -> dict[str, Any]:
+    # Checkpoints at the end of tasks only, so that a resumed run repeats a round that trackers have seen.
+    return toy_table(method="herding+feat", tracker=trackers, run={"checkpoint_seconds": 1000})
 
 
-def run(folder: Path, stop_at: tuple[int, int] | None = None, **mirrors: object) -> Result:
+def run(folder: Path, stop_at: tuple[int, int] | None = None, **trackers: object) -> Result:
     """Run the toy problem, or take it up from its last checkpoint; maybe stop after a round."""
-    experiment = Experiment(make_config(table(mirrors)), DATA)
+    experiment = Experiment(make_config(table(trackers)), DATA)
 
     def stop(event: dict[str, Any]) -> None:
         if event["event"] == "round" and (event["task"], event["round"]) == stop_at:
@@ -61,7 +62,7 @@ def expected(folder: Path) -> dict[str, dict[int, float]]:
     return curves
 
 
-def assert_mirrored(found: dict[str, dict[int, float]], folder: Path, result: Result) -> None:
+def assert_trackered(found: dict[str, dict[int, float]], folder: Path, result: Result) -> None:
     wanted = expected(folder)
     assert {"round/losses/ce", "round/losses/gsa", "round/lr", "round/numbers/prior_head"} <= set(wanted)
     assert {"task/accuracy", "task/accuracy_uncorrected", "task/per_task/1"} <= set(wanted)
@@ -113,7 +114,7 @@ def read_mlflow(where: Path) -> tuple[Any, dict[str, dict[int, float]]]:
 def test_tensorboard_holds_every_number(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     result = run(tmp_path / "run", tensorboard=True)
-    assert_mirrored(read_tensorboard(tmp_path / "run"), tmp_path / "run", result)
+    assert_trackered(read_tensorboard(tmp_path / "run"), tmp_path / "run", result)
 
 
 def test_tensorboard_goes_on_after_a_resume_without_doubling(tmp_path: Path) -> None:
@@ -124,7 +125,7 @@ def test_tensorboard_goes_on_after_a_resume_without_doubling(tmp_path: Path) -> 
         run(tmp_path / "run", (2, 2), tensorboard=True)
     time.sleep(1.1)  # event files are named after the second they were made in
     result = run(tmp_path / "run", tensorboard=True)
-    assert_mirrored(read_tensorboard(tmp_path / "run"), tmp_path / "run", result)
+    assert_trackered(read_tensorboard(tmp_path / "run"), tmp_path / "run", result)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [e.step for e in events.Scalars("round/lr")] == [1, 2, 3, 4, 5, 6]
 
@@ -135,7 +136,7 @@ def test_wandb_holds_every_number_offline(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(Stop):
         run(tmp_path / "run", (2, 2), wandb="toys")
     result = run(tmp_path / "run", wandb="toys")
-    assert_mirrored(read_wandb(tmp_path / "run"), tmp_path / "run", result)
+    assert_trackered(read_wandb(tmp_path / "run"), tmp_path / "run", result)
     parts = list((tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb"))
     assert len(parts) == 2
     assert len({part.name for part in parts}) == 1  # two parts of one run, which 'wandb sync' joins by this id
@@ -152,14 +153,14 @@ def test_mlflow_holds_every_number_in_one_run(tmp_path: Path) -> None:
     result = run(tmp_path / "run", mlflow=str(where))
     found, curves = read_mlflow(where)
     assert found.info.status == "FINISHED"
-    assert_mirrored(curves, tmp_path / "run", result)
+    assert_trackered(curves, tmp_path / "run", result)
     settings = flat_settings(make_config(table({"mlflow": str(where)})).to_table())
     assert found.data.params == {key: str(value) for key, value in settings.items()}
     assert found.data.params["feat.gsa.lambda"] == "0.1"
 
 
 class Failing:
-    """A mirror that fails at one moment, or hangs."""
+    """A tracker that fails at one moment, or hangs."""
 
     moment = ""
 
@@ -180,30 +181,30 @@ class Failing:
 
 
 @pytest.mark.parametrize("moment", ["open", "log", "close", "hang"])
-def test_a_failing_mirror_is_dropped_with_one_warning(
+def test_a_failing_tracker_is_dropped_with_one_warning(
     moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = run(tmp_path / "alone")
     monkeypatch.setattr(Failing, "moment", moment)
-    monkeypatch.setattr(mirror, "PATIENCE", 0.5)
-    monkeypatch.setitem(mirrored.OPENERS, "wandb", Failing)
+    monkeypatch.setattr(tracker, "PATIENCE", 0.5)
+    monkeypatch.setitem(tracked.OPENERS, "wandb", Failing)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = run(tmp_path / "run", wandb="toys")
     assert untimed(result) == untimed(alone)
-    said = [str(w.message) for w in caught if "mirror" in str(w.message)]
+    said = [str(w.message) for w in caught if "tracker" in str(w.message)]
     assert len(said) == 1
-    assert said[0].startswith("mirror.wandb: left out from here on, the run goes on (")
+    assert said[0].startswith("tracker.wandb: left out from here on, the run goes on (")
     assert ("the tracker is down" if moment != "hang" else "seconds after the run") in said[0]
 
 
-def test_one_failing_mirror_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_failing_tracker_leaves_the_others_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tensorboard")
     monkeypatch.setattr(Failing, "moment", "log")
-    monkeypatch.setitem(mirrored.OPENERS, "wandb", Failing)
-    with pytest.warns(UserWarning, match=r"mirror\.wandb"):
+    monkeypatch.setitem(tracked.OPENERS, "wandb", Failing)
+    with pytest.warns(UserWarning, match=r"tracker\.wandb"):
         result = run(tmp_path / "run", wandb="toys", tensorboard=True)
-    assert_mirrored(read_tensorboard(tmp_path / "run"), tmp_path / "run", result)
+    assert_trackered(read_tensorboard(tmp_path / "run"), tmp_path / "run", result)
 
 
 @pytest.mark.parametrize(
@@ -218,15 +219,15 @@ def test_a_missing_package_is_named_and_the_run_goes_on(
     name: str, value: object, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.warns(UserWarning, match=rf"mirror\.{name}.*pip install 'fedfeat\[{name}\]'"):
+    with pytest.warns(UserWarning, match=rf"tracker\.{name}.*pip install 'fedfeat\[{name}\]'"):
         assert run(tmp_path / "run", **{name: value})["final_accuracy"] > 0
 
 
-def test_mirrors_are_off_by_default_and_no_part_of_a_result(tmp_path: Path) -> None:
+def test_trackers_are_off_by_default_and_no_part_of_a_result(tmp_path: Path) -> None:
     run(tmp_path / "run")
     names = {p.name for p in (tmp_path / "run").iterdir()}
     assert not names & {"mirror.json", "tensorboard", "wandb"}
-    plain, asked = (make_config(toy_table(method="replay", mirror=m)) for m in ({}, {"wandb": "toys"}))
+    plain, asked = (make_config(toy_table(method="replay", tracker=m)) for m in ({}, {"wandb": "toys"}))
     assert result_keys(plain) == result_keys(asked)
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedfeat.methods.method import linear_head
+from fedfeat.algorithm.method import linear_head
 from fedfeat.models import ETFHead, ModelSettings, build_network
 from fedfeat.models.backbones import ResNet18, SmallCNN, for_both
 from fedfeat.models.network import initialise
@@ -140,7 +140,7 @@ def test_levels_are_pooled_stages_before_their_activation(shape, widths):
     network.head.grow(3, 0)
     x = torch.randn(2, shape[2], *shape[:2], generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        outputs, levels = network.with_levels(x)
+        outputs, levels = network.with_intermediate(x)
         plain = network(x)
     assert torch.allclose(outputs.features, plain.features, atol=1e-6)
     assert torch.allclose(outputs.logits, plain.logits, atol=1e-6)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedfeat.methods.method import linear_head
+from fedfeat.algorithm.method import linear_head
 from fedfeat.models import ETFHead, FlatModel, ModelSettings, as_vector, build_network
 
 HEADS = {

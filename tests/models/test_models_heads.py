@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from fedfeat.errors import ConfigError
+from fedfeat.core.errors import ConfigError
 from fedfeat.geometry import simplex_etf
 from fedfeat.models import ETFHead, LinearHead
 

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from fedfeat.federation.local import FlatSGD, learning_rate
-from fedfeat.federation.server import average, mean_losses
-from fedfeat.federation.settings import TrainSettings
-from fedfeat.methods.method import linear_head
+from fedfeat.algorithm.method import linear_head
+from fedfeat.algorithm.settings import TrainSettings, learning_rate
+from fedfeat.federation.average import average, mean_losses
+from fedfeat.federation.training import FlatSGD
 from fedfeat.models import FlatModel, ModelSettings, as_vector, build_network
 
 

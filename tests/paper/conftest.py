@@ -9,9 +9,9 @@ import pytest
 from paper_records import MakeRecord
 
 from fedfeat.config import make_config
-from fedfeat.federation.runfolder import result_keys
-from fedfeat.paper.cells import Cell, experiment
-from fedfeat.paper.records import Record
+from fedfeat.config.presets import Cell, experiment
+from fedfeat.runs.folder import result_keys
+from fedfeat_reproduction.records import Record
 
 CELL = Cell("cifar10", 5, 0.5)
 

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedfeat.paper.records import Record
+from fedfeat_reproduction.records import Record
 
 MakeRecord = Callable[..., Record]

@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from fedfeat.config import make_config
+from fedfeat.config.presets import PRESETS, Cell, experiment
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.data.dataset import Dataset
-from fedfeat.experiment import Experiment
-from fedfeat.paper.cells import Cell, experiment, quick_experiment
-from fedfeat.paper.only import also_methods, choose
-from fedfeat.paper.published import BASELINES
-from fedfeat.paper.runs import Plan, engine_overrides, many_seeds
-from fedfeat.paper.tables import TABLES
-from fedfeat.presets import PRESETS
-from fedfeat.sweep.identity import identity
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.sweep.identity import identity
+from fedfeat_reproduction.cells import quick_experiment
+from fedfeat_reproduction.only import also_methods, choose
+from fedfeat_reproduction.published import BASELINES
+from fedfeat_reproduction.runs import Plan, engine_overrides, many_seeds
+from fedfeat_reproduction.tables import TABLES
 
 
 def test_the_experiment_has_what_the_paper_prints() -> None:

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from paper_records import MakeRecord
 
 from fedfeat.config import differing_keys
-from fedfeat.errors import ConfigError, FedfeatError
-from fedfeat.federation.runfolder import result_keys
-from fedfeat.paper.choices import METHOD, read_choices
-from fedfeat.paper.choices_effects import (
+from fedfeat.core.errors import ConfigError, FedfeatError
+from fedfeat.runs.folder import result_keys
+from fedfeat.runs.sweep.identity import folder_name
+from fedfeat_reproduction.choices import METHOD, read_choices
+from fedfeat_reproduction.choices_effects import (
     Accuracies,
     Effect,
     Pair,
@@ -23,12 +24,11 @@ from fedfeat.paper.choices_effects import (
     shelves,
     within_spread,
 )
-from fedfeat.paper.choices_runs import CELL, Alternative, Protocol, choose_alternatives
-from fedfeat.paper.ours import Figure
-from fedfeat.paper.records import Record
-from fedfeat.paper.runs import Plan
-from fedfeat.paper.sources import CALIBRATE
-from fedfeat.sweep.identity import folder_name
+from fedfeat_reproduction.choices_runs import CELL, Alternative, Protocol, choose_alternatives
+from fedfeat_reproduction.ours import Figure
+from fedfeat_reproduction.records import Record
+from fedfeat_reproduction.runs import Plan
+from fedfeat_reproduction.sources import CALIBRATE
 
 REAL, QUICK = Protocol(), Protocol(quick=True)
 ALTERNATIVES = choose_alternatives()

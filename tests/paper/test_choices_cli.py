@@ -10,9 +10,9 @@ import pytest
 from paper_command import paper
 from paper_records import MakeRecord
 
-from fedfeat.errors import FedfeatError
-from fedfeat.paper.choices_record import read_measured
-from fedfeat.paper.records import write_record
+from fedfeat.core.errors import FedfeatError
+from fedfeat_reproduction.choices_record import read_measured
+from fedfeat_reproduction.records import write_record
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 SHORT = ("--quick", "--only", "momentum", "--set", "train.rounds=1", "--set", "scenario.tasks=2")

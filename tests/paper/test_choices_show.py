@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from paper_records import MakeRecord
 
-from fedfeat.errors import FedfeatError
-from fedfeat.paper.choices import METHOD
-from fedfeat.paper.choices_effects import Accuracies, Effect, Pair
-from fedfeat.paper.choices_record import QUICK_FILE, measured, read_measured, write_measured
-from fedfeat.paper.choices_runs import Protocol, choose_alternatives
-from fedfeat.paper.choices_show import change_text, to_csv, to_latex, to_markdown, usual_text
-from fedfeat.paper.ours import Figure, setting_table
-from fedfeat.paper.page import render_page
-from fedfeat.paper.page_choices_small import small_section
-from fedfeat.paper.records import read_records
+from fedfeat.core.errors import FedfeatError
+from fedfeat_reproduction.choices import METHOD
+from fedfeat_reproduction.choices_effects import Accuracies, Effect, Pair
+from fedfeat_reproduction.choices_record import QUICK_FILE, measured, read_measured, write_measured
+from fedfeat_reproduction.choices_runs import Protocol, choose_alternatives
+from fedfeat_reproduction.choices_show import change_text, to_csv, to_latex, to_markdown, usual_text
+from fedfeat_reproduction.ours import Figure, setting_table
+from fedfeat_reproduction.page import render_page
+from fedfeat_reproduction.page_choices_small import small_section
+from fedfeat_reproduction.records import read_records
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "results" / QUICK_FILE

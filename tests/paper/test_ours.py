@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from paper_records import MakeRecord
 
-from fedfeat.paper.cells import Cell
-from fedfeat.paper.choices import answers, changes_in, find_variations, read_choices
-from fedfeat.paper.ours import Figure, Line, Shelf
-from fedfeat.paper.page_choices import changes_text
-from fedfeat.paper.published import Entry, Value
-from fedfeat.paper.records import Record
-from fedfeat.paper.show import to_csv, to_latex, to_markdown
-from fedfeat.paper.sources import Source, can_calibrate, sources, trained_as
+from fedfeat.config.presets import Cell
+from fedfeat_reproduction.choices import answers, changes_in, find_variations, read_choices
+from fedfeat_reproduction.ours import Figure, Line, Shelf
+from fedfeat_reproduction.page_choices import changes_text
+from fedfeat_reproduction.published import Entry, Value
+from fedfeat_reproduction.records import Record
+from fedfeat_reproduction.show import to_csv, to_latex, to_markdown
+from fedfeat_reproduction.sources import Source, can_calibrate, sources, trained_as
 from toy_runs import run_toy
 
 CELL = Cell("cifar10", 5, 0.5)

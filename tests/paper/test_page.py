@@ -6,12 +6,12 @@ from pathlib import Path
 
 from paper_records import MakeRecord
 
-from fedfeat.paper.choices_record import QUICK_FILE, read_measured
-from fedfeat.paper.choices_runs import CHOICES
-from fedfeat.paper.page import NO_READING, SUMMARY, missing_readings, read_readings, render_page
-from fedfeat.paper.records import read_records
-from fedfeat.paper.show import published_text
-from fedfeat.paper.tables import TABLES
+from fedfeat_reproduction.choices_record import QUICK_FILE, read_measured
+from fedfeat_reproduction.choices_runs import CHOICES
+from fedfeat_reproduction.page import NO_READING, SUMMARY, missing_readings, read_readings, render_page
+from fedfeat_reproduction.records import read_records
+from fedfeat_reproduction.show import published_text
+from fedfeat_reproduction.tables import TABLES
 
 ROOT = Path(__file__).parents[2]
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_page_is_what_the_records_give() -> None:
     written = (ROOT / "docs" / "reproduction.md").read_text()
     small = read_measured(ROOT / "results" / QUICK_FILE)
-    assert written == render_page(read_records(ROOT / "results"), small), "run: python -m fedfeat.paper"
+    assert written == render_page(read_records(ROOT / "results"), small), "run: python -m fedfeat_reproduction"
 
 
 def test_every_cell_with_a_figure_of_ours_has_a_reading() -> None:
@@ -89,7 +89,7 @@ def test_other_forms_of_the_correction_stand_below_the_printed_one(make_record: 
 
 
 def test_a_cell_without_a_reading_says_so(make_record: MakeRecord) -> None:
-    from fedfeat.paper.cells import Cell
+    from fedfeat.config.presets import Cell
 
     records = [make_record("fedcbdr", 20.0, cell=Cell("tiny", 10, 0.1, 10))]
     assert missing_readings(records) == [("table-main", "tiny-10-beta0.1-k10")]

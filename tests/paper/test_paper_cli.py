@@ -10,10 +10,10 @@ import pytest
 from paper_command import paper
 from paper_records import MakeRecord
 
-from fedfeat.errors import FedfeatError
-from fedfeat.paper.cells import QUICK_NOTE
-from fedfeat.paper.records import write_record
-from fedfeat.paper.show import latex
+from fedfeat.core.errors import FedfeatError
+from fedfeat_reproduction.cells import QUICK_NOTE
+from fedfeat_reproduction.records import write_record
+from fedfeat_reproduction.show import latex
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fedfeat.config.presets import BUDGETS, Cell
 from fedfeat.methods import parts_of
-from fedfeat.paper.cells import BUDGETS, Cell, parse_cell
-from fedfeat.paper.published import Entry, Value
-from fedfeat.paper.tables import TABLES, find_table
+from fedfeat_reproduction.cells import parse_cell
+from fedfeat_reproduction.published import Entry, Value
+from fedfeat_reproduction.tables import TABLES, find_table
 
 MAIN = {(e.label, e.cell): e.published for e in TABLES["table-main"].entries}
 

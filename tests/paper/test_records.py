@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from paper_records import MakeRecord
 
-from fedfeat.checkout import UNKNOWN, checkout_commit
-from fedfeat.errors import FedfeatError
-from fedfeat.experiment import start
-from fedfeat.paper import read_record, read_records, record, write_record
-from fedfeat.paper.records import record_of_run, records_of_runs
+from fedfeat.core.errors import FedfeatError
+from fedfeat.runs.checkout import UNKNOWN, checkout_commit
+from fedfeat.runs.experiment import start
+from fedfeat_reproduction import read_record, read_records, record, write_record
+from fedfeat_reproduction.records import record_of_run, records_of_runs
 from toy import toy_config, write_toy
 
 ROOT = Path(__file__).parents[2]
@@ -102,8 +102,8 @@ def test_records_and_the_store_need_no_package_of_the_command_line() -> None:
     code = (
         "import sys\n"
         "for name in ('typer', 'rich', 'sklearn', 'matplotlib', 'pyarrow', 'ray'): sys.modules[name] = None\n"
-        "import fedfeat.paper, fedfeat.sweep, fedfeat.paper.ours, fedfeat.paper.runs\n"
-        "from fedfeat.paper import record, write_record\n"
+        "import fedfeat_reproduction, fedfeat.runs.sweep, fedfeat_reproduction.ours, fedfeat_reproduction.runs\n"
+        "from fedfeat_reproduction import record, write_record\n"
         "print(record.__name__)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedfeat import plugins
-from fedfeat.methods.registry import PARTS
+from fedfeat.config import plugins
+from fedfeat.methods import PARTS
 
 
 @pytest.fixture(autouse=True)

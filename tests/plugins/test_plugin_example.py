@@ -19,10 +19,10 @@ import torch
 from contract import test_contract as contract
 from fedfeat import cli
 from fedfeat.config import load_config, make_config
-from fedfeat.errors import CheckpointError, ConfigError
-from fedfeat.experiment import resume, start
+from fedfeat.config.plugins import load_plugins
+from fedfeat.core.errors import CheckpointError, ConfigError
 from fedfeat.methods import PARTS
-from fedfeat.plugins import load_plugins
+from fedfeat.runs.experiment import resume, start
 from toy import toy_table, untimed, write_toy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from fedfeat import cli, plugins
-from fedfeat.config import load_config, make_config
-from fedfeat.errors import ConfigError
-from fedfeat.methods import PARTS
-from fedfeat.methods.registry import all_methods
+from fedfeat import cli
+from fedfeat.config import load_config, make_config, plugins
+from fedfeat.core.errors import ConfigError
+from fedfeat.methods import PARTS, all_methods
 from toy import toy_table
 
 GOOD = """\
@@ -185,7 +184,8 @@ def test_a_table_of_another_method_cannot_be_taken(tmp_path: Path) -> None:
 
 def test_a_refusal_by_the_plugin_itself_stays_as_it_is(tmp_path: Path) -> None:
     text = (
-        HEAD + "from fedfeat.errors import ConfigError\n@base('mine')\ndef f(s):\n    raise ConfigError('not today')\n"
+        HEAD
+        + "from fedfeat.core.errors import ConfigError\n@base('mine')\ndef f(s):\n    raise ConfigError('not today')\n"
     )
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(ConfigError, match=r"^not today$"):

@@ -14,10 +14,10 @@ from typer.testing import CliRunner, Result
 
 from fedfeat.cli import app, predict
 from fedfeat.config import make_config
-from fedfeat.experiment import Experiment
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.trained import load_trained
+from fedfeat.federation.progress import Progress
+from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.trained import load_trained
 from toy import toy_dataset, toy_table
 
 Image = pytest.importorskip("PIL.Image")

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedfeat.core.errors import DataError
 from fedfeat.data.fit import find_images, fit_image
-from fedfeat.errors import DataError
 
 Image = pytest.importorskip("PIL.Image")
 

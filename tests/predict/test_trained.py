@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from fedfeat.config import make_config
-from fedfeat.errors import CheckpointError, ConfigError, FedfeatError
-from fedfeat.experiment import Experiment, resume
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.federation.server import Progress
-from fedfeat.methods.registry import all_methods
-from fedfeat.model_file import model_path
-from fedfeat.trained import Trained, load_trained
+from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError
+from fedfeat.federation.progress import Progress
+from fedfeat.methods import all_methods
+from fedfeat.runs.experiment import Experiment, resume
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.model_file import model_path
+from fedfeat.runs.trained import Trained, load_trained
 from toy import toy_dataset, toy_table
 
 DATA = toy_dataset()
@@ -192,7 +192,7 @@ def test_what_is_no_model_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_checkpoint_without_a_card_says_so(tmp_path: Path) -> None:
     run(tmp_path / "run", "replay", keep=False)
-    from fedfeat.federation.checkpoint import _digest
+    from fedfeat.runs.checkpoint import _digest
 
     for path in (tmp_path / "run" / "checkpoint").glob("*/manifest.json"):
         manifest = json.loads(path.read_text())

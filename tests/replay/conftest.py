@@ -1,11 +1,11 @@
 import pytest
 import torch
 
+from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.config import make_config
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.experiment import Experiment
-from fedfeat.federation.boundary import Boundary
 from fedfeat.federation.exchange import Exchange
+from fedfeat.runs.experiment import Experiment
 
 
 @pytest.fixture(scope="session")
@@ -35,9 +35,9 @@ def start():
 def boundary_of():
     """Return the end of the engine's current task, as a replay rule sees it."""
 
-    def build(engine: InProcessEngine) -> Boundary:
+    def build(engine: InProcessEngine) -> TaskEnd:
         quotas = engine.scenario.quotas(engine.task)
-        return Boundary(
+        return TaskEnd(
             exchange=Exchange(engine),
             task=engine.task,
             num_new=len(engine.scenario.task_classes[engine.task]),
@@ -55,8 +55,8 @@ def boundary_of():
 def kept():
     """Return each client's exemplars after one selection at the end of the current task."""
 
-    def select(engine: InProcessEngine, boundary: Boundary) -> list[torch.Tensor]:
-        engine.method.replay.at_boundary(boundary)
+    def select(engine: InProcessEngine, task_end: TaskEnd) -> list[torch.Tensor]:
+        engine.method.replay.at_task_end(task_end)
         return [engine.client(k).exemplars for k in range(engine.scenario.num_clients)]
 
     return select

@@ -1,5 +1,4 @@
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -7,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from fedfeat.methods.refed.scores import _full_norms, last_layer_norms
 from fedfeat.models import ETFHead, LinearHead
-from fedfeat.replay.informative import _full_norms, last_layer_norms
 
 STILL = 1e-12  # a learning rate at which the personalised model stays where it is
 
@@ -219,7 +218,7 @@ def test_scope_all_chooses_the_buffer_anew_from_old_and_new_samples(start):
 
 def test_scope_all_loses_no_exemplar_that_was_held_out_of_training(start):
     rule, client, weights = choice(start, refed={"passes": 1, "scope": "all"})
-    client.method = replace(client.method, held_out=0.2)
+    client.held_out_share = 0.2
     client.keep((client.images.labels == 0).nonzero().flatten()[:10])
     everything = sorted(torch.cat([client.samples, client.exemplars]).tolist())
     assert len(client.held_out) > 0

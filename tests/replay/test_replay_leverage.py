@@ -6,11 +6,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedfeat.errors import FedfeatError
-from fedfeat.federation.boundary import Boundary
-from fedfeat.replay import leverage
-from fedfeat.replay.leverage import SCORES, _allot_by_class, draw_by_score, left_singular_vectors, pass_on
-from fedfeat.replay.rules import even_shares
+from fedfeat.algorithm.task_end import TaskEnd
+from fedfeat.core.errors import FedfeatError
+from fedfeat.methods.exemplar_rules import even_shares
+from fedfeat.methods.fedcbdr import leverage
+from fedfeat.methods.fedcbdr.leverage import SCORES, _allot_by_class, draw_by_score, left_singular_vectors, pass_on
 
 PROPERTY = settings(max_examples=50, deadline=None, derandomize=True)
 
@@ -206,7 +206,7 @@ def test_passing_on_by_hand():
 
 
 def federation(quotas):
-    return Boundary(
+    return TaskEnd(
         exchange=None,
         task=0,
         num_new=2,
@@ -258,9 +258,9 @@ def test_a_class_nobody_has_leverage_in_is_still_kept():
 def test_seven_clients_share_a_budget_of_450(mode, start, boundary_of, kept):
     scenario = {"tasks": 2, "clients": 7, "budget": 450, "partition": "dirichlet"}
     engine = start("fedcbdr", scenario=scenario, fedcbdr={"mode": mode})
-    boundary = boundary_of(engine)
-    assert sorted(boundary.quotas.values()) == [64] * 5 + [65] * 2
-    assert sum(map(len, kept(engine, boundary))) == 450
+    task_end = boundary_of(engine)
+    assert sorted(task_end.quotas.values()) == [64] * 5 + [65] * 2
+    assert sum(map(len, kept(engine, task_end))) == 450
 
 
 def test_class_quota_keeps_as_many_of_each_class(start, boundary_of, kept):
@@ -291,7 +291,7 @@ def test_no_scores_stay_behind_in_a_clients_state(start, boundary_of, kept):
 
 def test_sample_ids_and_labels_never_reach_the_server(start, boundary_of, kept):
     engine = start("fedcbdr")
-    boundary = boundary_of(engine)
-    kept(engine, boundary)
-    sent = {key for key in boundary.exchange.traffic.counts if key.startswith("up/")}
+    task_end = boundary_of(engine)
+    kept(engine, task_end)
+    sent = {key for key in task_end.exchange.traffic.counts if key.startswith("up/")}
     assert sent == {"up/masked_features/features", "up/leverage/mass"}

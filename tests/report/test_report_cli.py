@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from fedfeat.cli.report import report, report_path, write_comparison
 from fedfeat.config import load_config
-from fedfeat.errors import FedfeatError
-from fedfeat.experiment import start
+from fedfeat.core.errors import FedfeatError
 from fedfeat.report import read_run
+from fedfeat.runs.experiment import start
 
 app = typer.Typer()
 app.command()(report)

@@ -11,11 +11,11 @@ import pytest
 import tomli_w
 
 from fedfeat.config import make_config
-from fedfeat.errors import FedfeatError
-from fedfeat.federation.runfolder import result_keys
+from fedfeat.core.errors import FedfeatError
+from fedfeat.core.settings import flatten
 from fedfeat.report.collect import Spread, find_runs, group_runs, problems, read_run, setting, summary_rows
 from fedfeat.report.page_data import page_data
-from fedfeat.settings import flatten
+from fedfeat.runs.folder import result_keys
 
 
 def test_a_whole_run_misses_nothing(make_run):

@@ -11,7 +11,7 @@ from fake_runs import with_calibration
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfeat.evaluate.metrics import forgetting
+from fedfeat.federation.metrics import forgetting
 from fedfeat.report import page_data as page_data_module
 from fedfeat.report.collect import find_runs, read_run
 from fedfeat.report.compact import percents, ragged_mean, significant, thinned

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedfeat.errors import FedfeatError, MissingExtra
+from fedfeat.core.errors import FedfeatError, MissingExtra
 from fedfeat.report import curves_png
 from fedfeat.report.collect import find_runs, group_runs
 from fedfeat.report.figures import accuracy_curves

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fedfeat.errors import FedfeatError
+from fedfeat.core.errors import FedfeatError
 from fedfeat.report.collect import find_runs, summary_rows
 from fedfeat.report.page import ASSETS, SCRIPTS, STYLES, data_text, document, report_html, write_report
 from fedfeat.report.page_data import page_data

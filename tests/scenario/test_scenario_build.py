@@ -4,7 +4,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from fedfeat.errors import ConfigError, DataError
+from fedfeat.core.errors import ConfigError, DataError
 from fedfeat.scenario import ScenarioSettings, build_scenario
 from fedfeat.scenario import build as building
 

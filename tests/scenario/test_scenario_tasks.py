@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfeat.errors import ConfigError
+from fedfeat.core.errors import ConfigError
 from fedfeat.scenario.tasks import class_order, task_ranges, task_sizes
 
 

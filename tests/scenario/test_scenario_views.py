@@ -3,17 +3,17 @@
 import io
 import json
 import sys
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from fedfeat.errors import MissingExtra
+from fedfeat.core.errors import MissingExtra
+from fedfeat.report.scenario_figure import draw_scenario
+from fedfeat.report.scenario_text import print_scenario
 from fedfeat.scenario import ScenarioSettings
-from fedfeat.scenario.draw import draw_scenario
-from fedfeat.scenario.show import print_scenario
 
 
 def text_of(scenario, names=None) -> str:
@@ -114,9 +114,7 @@ def command(monkeypatch, names):
         return SimpleNamespace(train_labels=np.tile(np.arange(10), 50), num_classes=10, class_names=names)
 
     for name, function in (("fedfeat.config", load_config), ("fedfeat.data", load_dataset)):
-        module = ModuleType(name)
-        setattr(module, function.__name__, function)
-        monkeypatch.setitem(sys.modules, name, module)
+        monkeypatch.setattr(f"{name}.{function.__name__}", function)
     from fedfeat.cli.scenario import app
 
     return lambda *args: (CliRunner().invoke(app, ["show", *map(str, args)], catch_exceptions=False), seen)

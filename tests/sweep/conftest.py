@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from sweep_toys import MakeConfig
 
-from fedfeat import plugins
-from fedfeat.config import Config, make_config
-from fedfeat.methods.registry import PARTS
+from fedfeat.config import Config, make_config, plugins
+from fedfeat.methods import PARTS
 from toy import toy_table, write_toy
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfeat.errors import ConfigError
-from fedfeat.sweep.grid import load_sweep
-from fedfeat.sweep.identity import identity
+from fedfeat.core.errors import ConfigError
+from fedfeat.runs.sweep.grid import load_sweep
+from fedfeat.runs.sweep.identity import identity
 
 ROOT = Path(__file__).parents[2]
 

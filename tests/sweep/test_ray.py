@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sweep_toys import MakeConfig
 
-from fedfeat.errors import FedfeatError, MissingExtra
-from fedfeat.sweep import Event, Planned, finish
-from fedfeat.sweep.cluster import ray_cluster
+from fedfeat.core.errors import FedfeatError, MissingExtra
+from fedfeat.runs.sweep import Event, Planned, finish
+from fedfeat.runs.sweep.cluster import ray_cluster
 from toy import untimed
 
 

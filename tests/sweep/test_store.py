@@ -10,9 +10,9 @@ import pytest
 from sweep_toys import MakeConfig
 
 from fedfeat.config import Config, make_config
-from fedfeat.federation.runfolder import RunFolder
-from fedfeat.sweep import Event, Planned, finish, finish_planned, plan
-from fedfeat.sweep.identity import deciding_settings, folder_name, identity, tell_apart
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.sweep import Event, Planned, finish, finish_planned, plan
+from fedfeat.runs.sweep.identity import deciding_settings, folder_name, identity, tell_apart
 from toy import untimed
 
 
@@ -144,7 +144,7 @@ def test_a_bug_leaves_its_traceback_in_the_folder(
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("out of memory\nand more")
 
-    monkeypatch.setattr("fedfeat.sweep.outcome.Experiment.run", broken)
+    monkeypatch.setattr("fedfeat.runs.sweep.outcome.Experiment.run", broken)
     config = toy()
     outcome = finish([config], tmp_path)[0]
     story = outcome.path / "error.txt"

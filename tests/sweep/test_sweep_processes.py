@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sweep_toys import MakeConfig
 
-from fedfeat.sweep import Event, Planned, finish
-from fedfeat.sweep.local import _environment, processes
+from fedfeat.runs.sweep import Event, Planned, finish
+from fedfeat.runs.sweep.local import _environment, processes
 from toy import untimed
 
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedfeat.config import make_config
-from fedfeat.errors import ConfigError
-from fedfeat.text import TextSettings, check_text, class_features, encoder_name, text_width
-from fedfeat.text.builtin import BUCKETS, ngram_features, ngrams
+from fedfeat.core.errors import ConfigError
+from fedfeat.methods.class_names import TextSettings, check_text, class_features, encoder_name, text_width
+from fedfeat.methods.class_names.builtin import BUCKETS, ngram_features, ngrams
 
 NAMES = ("pine_tree", "oak_tree", "rocket", "sea", "seal", "0", "crab")
 BY_NAME = ("ngrams", "gaussian")
@@ -92,7 +92,8 @@ def test_random_orthogonal_rows_are_orthogonal_and_old_ones_stay():
 
 def test_other_processes_get_the_same_bytes():
     code = (
-        "import hashlib; from fedfeat.text import *; print([hashlib.sha256(class_features(TextSettings(encoder=e), "
+        "import hashlib; from fedfeat.methods.class_names import *; "
+        "print([hashlib.sha256(class_features(TextSettings(encoder=e), "
         f"{NAMES!r}).features.numpy().tobytes()).hexdigest() for e in ('ngrams', 'gaussian')])"
     )
     source = Path(__file__).parents[2] / "src"

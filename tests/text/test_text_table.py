@@ -5,9 +5,9 @@ import pytest
 import torch
 from safetensors.numpy import save_file
 
+from fedfeat.core.errors import ConfigError
 from fedfeat.data.cifar_classes import CIFAR10_CLASSES
-from fedfeat.errors import ConfigError
-from fedfeat.text import TextSettings, class_features, encoder_name, text_width
+from fedfeat.methods.class_names import TextSettings, class_features, encoder_name, text_width
 
 ROWS = np.arange(12, dtype=np.float16).reshape(4, 3)
 NAMES = ["cat", "dog", "pine_tree", "sea"]

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedfeat.errors import ConfigError, MissingExtra
-from fedfeat.text import TextSettings, class_features, encoder_name, text_width
-from fedfeat.text.towers import load_tower, require
+from fedfeat.core.errors import ConfigError, MissingExtra
+from fedfeat.methods.class_names import TextSettings, class_features, encoder_name, text_width
+from fedfeat.methods.class_names.towers import load_tower, require
 
 WIDTH = 8
 

@@ -26,7 +26,7 @@ from fedfeat.cli import (
     teacher,
     watch,
 )
-from fedfeat.errors import FedfeatError
+from fedfeat.core.errors import FedfeatError
 
 CONTINUED = ("resume", "sweep", "compare", "paper")  # the same command again goes on where it was stopped
 

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedfeat.core.errors import DataError
 from fedfeat.data.catalogue import KNOWN, find_known, list_datasets
 from fedfeat.data.download import DOWNLOADS, fetch
 from fedfeat.data.download import Progress as Report
@@ -20,7 +21,6 @@ from fedfeat.data.load import find_source, load_dataset
 from fedfeat.data.locate import download_folder
 from fedfeat.data.settings import DataSettings
 from fedfeat.data.summary import summarise
-from fedfeat.errors import DataError
 
 app = typer.Typer(help="Fetch, check and list data sets.", no_args_is_help=True)
 

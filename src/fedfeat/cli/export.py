@@ -10,8 +10,8 @@ import typer
 from rich.console import Console
 
 from fedfeat.cli.predict import CorrectionOption, RunArgument, TaskOption
-from fedfeat.export import export_model
-from fedfeat.trained import OWN, load_trained
+from fedfeat.runs.export import export_model
+from fedfeat.runs.trained import OWN, load_trained
 
 console = Console(highlight=False, soft_wrap=True, markup=False)
 

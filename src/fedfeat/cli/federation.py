@@ -16,9 +16,9 @@ from fedfeat.cli.progress import RunProgress
 from fedfeat.cli.report import write_run_report
 from fedfeat.cli.run import ConfigFile, Overrides, Plugins, console
 from fedfeat.config import Config, load_config
+from fedfeat.core.errors import ConfigError, MissingExtra
 from fedfeat.data.settings import OWNED
-from fedfeat.errors import ConfigError, MissingExtra
-from fedfeat.experiment import run_name
+from fedfeat.runs.experiment import run_name
 
 Out = Annotated[Path | None, typer.Option(help="run folder to write, or to continue")]
 Clients = Annotated[int | None, typer.Option(min=1, help="number of clients; default is scenario.clients")]
@@ -70,7 +70,7 @@ def server(
 ) -> None:
     """Run an experiment with clients that connect from elsewhere; continues what the run folder holds."""
     deploy = _deploy()
-    from fedfeat.flower.keys import read_server_keys
+    from fedfeat.engines.flower.keys import read_server_keys
 
     host, port = _address(listen)
     known = None if keys is None else read_server_keys(keys)
@@ -101,8 +101,8 @@ def client(
 ) -> None:
     """Take part in a federation: connect, wait for work, keep the data here. Runs until it is stopped."""
     deploy = _deploy()
-    from fedfeat.flower.keys import read_client_keys
-    from fedfeat.flower.reach import check_server
+    from fedfeat.engines.flower.keys import read_client_keys
+    from fedfeat.engines.flower.reach import check_server
 
     host, port = _address(server)
     known = None if keys is None else read_client_keys(keys)
@@ -124,7 +124,7 @@ def client(
 def _deploy() -> Any:
     """Return what starts processes; without Flower one sentence says what to install."""
     try:
-        from fedfeat.flower import deploy
+        from fedfeat.runs import deploy
     except ModuleNotFoundError as error:
         raise MissingExtra("flwr", "flower", "a federation of processes") from error
     return deploy

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedfeat.errors import ConfigError, MissingExtra
+from fedfeat.core.errors import ConfigError, MissingExtra
 
 
 def keys(
@@ -22,7 +22,7 @@ def keys(
 ) -> None:
     """Make a certificate authority, a server certificate and a key per client, and say what goes where."""
     try:
-        from fedfeat.flower import keys as make
+        from fedfeat.engines.flower import keys as make
     except ModuleNotFoundError as error:
         raise MissingExtra("cryptography", "flower", "making keys") from error
     if add and renew:

@@ -15,19 +15,20 @@ from fedfeat.cli.paper_choices import count_effects, record_effects, run_choices
 from fedfeat.cli.paper_tables import Format, print_table, say_left_out
 from fedfeat.cli.sweep import PerGPU, RayAddress, Workers, make_pool
 from fedfeat.cli.sweep_progress import exit_if_failed, finish_all
-from fedfeat.errors import FedfeatError, nearest
-from fedfeat.paper import cells, choices_runs
-from fedfeat.paper.changed import refuse_fixed
-from fedfeat.paper.choices_runs import CHOICES, TITLE, Protocol
-from fedfeat.paper.only import also_methods, choose
-from fedfeat.paper.ours import Line, Shelf, with_other_forms
-from fedfeat.paper.page import write_page
-from fedfeat.paper.published import Entry
-from fedfeat.paper.records import Record, read_records, record_of_run, records_of_runs, write_record
-from fedfeat.paper.runs import Plan, engine_overrides, many_seeds, small_experiment
-from fedfeat.paper.tables import MAIN, TABLES, find_table
-from fedfeat.sweep import plan
-from fedfeat.sweep.outcome import Pool
+from fedfeat.config.presets import experiment
+from fedfeat.core.errors import FedfeatError, nearest
+from fedfeat.runs.sweep import plan
+from fedfeat.runs.sweep.outcome import Pool
+from fedfeat_reproduction import cells, choices_runs
+from fedfeat_reproduction.changed import refuse_fixed
+from fedfeat_reproduction.choices_runs import CHOICES, TITLE, Protocol
+from fedfeat_reproduction.only import also_methods, choose
+from fedfeat_reproduction.ours import Line, Shelf, with_other_forms
+from fedfeat_reproduction.page import write_page
+from fedfeat_reproduction.published import Entry
+from fedfeat_reproduction.records import Record, read_records, record_of_run, records_of_runs, write_record
+from fedfeat_reproduction.runs import Plan, engine_overrides, many_seeds, small_experiment
+from fedfeat_reproduction.tables import MAIN, TABLES, find_table
 
 app = typer.Typer(no_args_is_help=True)
 console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -57,7 +58,7 @@ class Engine(StrEnum):
 @app.command("list")
 def list_(results: Results = Path("results"), out: Out = None) -> None:
     """Name every table and figure of the paper, and the choices it leaves open; count our numbers."""
-    from fedfeat.paper.figures import FIGURES
+    from fedfeat_reproduction.figures import FIGURES
 
     shelf = _shelf(False, out, results)
     table = Table("name", "numbers", "ours", "what", box=None, pad_edge=False)
@@ -195,7 +196,7 @@ def _records(quick: bool, out: Path | None, results: Path) -> list[Record]:
 
 
 def _shelf(quick: bool, out: Path | None, results: Path, overrides: Sequence[str] = ()) -> Shelf:
-    shelf = Shelf(_records(quick, out, results), small_experiment if quick else cells.experiment, overrides)
+    shelf = Shelf(_records(quick, out, results), small_experiment if quick else experiment, overrides)
     say_left_out(shelf.strange)
     return shelf
 
@@ -214,7 +215,7 @@ def _entries(name: str, only: str, also: str) -> list[Entry]:
 
 
 def _kind(name: str) -> Literal["table", "figure", "choices"]:
-    from fedfeat.paper.figures import FIGURES
+    from fedfeat_reproduction.figures import FIGURES
 
     if name == CHOICES:
         return "choices"
@@ -231,7 +232,7 @@ def _quick_note(name: str) -> str:
 def _run_figure(
     name: str, only: str, folder: Path, quick: bool, seeds: Sequence[int], overrides: Sequence[str], pool: Pool
 ) -> None:
-    from fedfeat.paper.figures import FIGURES, Asked, experiments_of, make_figure
+    from fedfeat_reproduction.figures import FIGURES, Asked, experiments_of, make_figure
 
     asked = Asked(tuple(overrides), only)
     configs = experiments_of(FIGURES[name], quick, seeds, asked)

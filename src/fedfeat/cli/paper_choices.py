@@ -12,11 +12,13 @@ from rich.table import Table
 
 from fedfeat.cli.paper_tables import WIDE, Format, say_left_out
 from fedfeat.cli.sweep_progress import finish_all
-from fedfeat.paper.choices import answers, find_variations, read_choices
-from fedfeat.paper.choices_effects import Effect, effect_of, find_pairs, shelves
-from fedfeat.paper.choices_record import measured, write_measured
-from fedfeat.paper.choices_runs import CELL, TITLE, Protocol, choose_alternatives
-from fedfeat.paper.choices_show import (
+from fedfeat.runs.sweep import Outcome, plan
+from fedfeat.runs.sweep.outcome import Pool
+from fedfeat_reproduction.choices import answers, find_variations, read_choices
+from fedfeat_reproduction.choices_effects import Effect, effect_of, find_pairs, shelves
+from fedfeat_reproduction.choices_record import measured, write_measured
+from fedfeat_reproduction.choices_runs import CELL, TITLE, Protocol, choose_alternatives
+from fedfeat_reproduction.choices_show import (
     COLUMNS,
     MEANING,
     NOTE,
@@ -28,9 +30,7 @@ from fedfeat.paper.choices_show import (
     to_markdown,
     usual_text,
 )
-from fedfeat.paper.records import Record
-from fedfeat.sweep import Outcome, plan
-from fedfeat.sweep.outcome import Pool
+from fedfeat_reproduction.records import Record
 
 
 def run_choices(

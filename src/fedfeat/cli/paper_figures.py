@@ -9,14 +9,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from fedfeat.errors import FedfeatError
+from fedfeat.core.errors import FedfeatError
 
 Value = str | int | float | None
 
 
 def print_figure(name: str, folder: Path, format: str, console: Console, options: str = "") -> None:
     """Print a figure that was made before; ``options`` are those that would make it."""
-    from fedfeat.paper.figures import FIGURES, read_figure
+    from fedfeat_reproduction.figures import FIGURES, read_figure
 
     made = read_figure(FIGURES[name], folder, options)
     rows = made.numbers.rows

@@ -10,9 +10,9 @@ from enum import StrEnum
 from rich.console import Console
 from rich.table import Table
 
-from fedfeat.paper.ours import Line
-from fedfeat.paper.show import COLUMNS, cells_of, notes_of, to_csv, to_latex, to_markdown
-from fedfeat.paper.tables import PaperTable
+from fedfeat_reproduction.ours import Line
+from fedfeat_reproduction.show import COLUMNS, cells_of, notes_of, to_csv, to_latex, to_markdown
+from fedfeat_reproduction.tables import PaperTable
 
 WIDE = 92
 

@@ -14,10 +14,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedfeat.core.errors import DataError
 from fedfeat.data.fit import find_images, fit_image
 from fedfeat.engines.inprocess import choose_device
-from fedfeat.errors import DataError
-from fedfeat.trained import OWN, Trained, load_trained
+from fedfeat.runs.trained import OWN, Trained, load_trained
 
 console = Console(highlight=False, soft_wrap=True, markup=False)
 

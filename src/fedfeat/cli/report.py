@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedfeat.errors import FedfeatError, MissingExtra
-from fedfeat.files import write_atomically
+from fedfeat.core.errors import FedfeatError, MissingExtra
+from fedfeat.core.files import write_atomically
 
 
 def report(

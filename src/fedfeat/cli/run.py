@@ -14,10 +14,10 @@ from rich.console import Console
 from fedfeat.cli.progress import RunProgress
 from fedfeat.cli.report import write_comparison, write_run_report
 from fedfeat.cli.sweep_progress import exit_if_failed, finish_all
-from fedfeat.compare import comparison_runs
 from fedfeat.config import load_config
-from fedfeat.experiment import resume as resume_run
-from fedfeat.experiment import start
+from fedfeat.runs.compare import comparison_runs
+from fedfeat.runs.experiment import resume as resume_run
+from fedfeat.runs.experiment import start
 
 console = Console(highlight=False, soft_wrap=True, markup=False)
 

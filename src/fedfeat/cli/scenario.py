@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Look at a scenario: tasks, clients, label skew.", no_args_is_help=True)
+app = typer.Typer(help="ReferenceFunction at a scenario: tasks, clients, label skew.", no_args_is_help=True)
 
 
 @app.callback()
@@ -32,9 +32,9 @@ def show(
     """Show which client sees which classes in which task; nothing is trained."""
     from fedfeat.config import load_config
     from fedfeat.data import load_dataset
+    from fedfeat.report.scenario_figure import draw_scenario
+    from fedfeat.report.scenario_text import print_scenario
     from fedfeat.scenario import build_scenario
-    from fedfeat.scenario.draw import draw_scenario
-    from fedfeat.scenario.show import print_scenario
 
     settings = load_config(config, overrides or [])
     data = load_dataset(settings.data, seed=settings.seed)

@@ -14,15 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from fedfeat.config import Config
+from fedfeat.config.plugins import load_installed
+from fedfeat.config.presets import PRESETS
+from fedfeat.core.errors import DataError, MissingExtra
 from fedfeat.data import list_datasets
 from fedfeat.data.catalogue import find_known
 from fedfeat.data.load import find_source
 from fedfeat.data.locate import search_places
-from fedfeat.errors import DataError, MissingExtra
-from fedfeat.federation.runfolder import environment
-from fedfeat.methods.registry import PARTS, example_methods
-from fedfeat.plugins import load_installed
-from fedfeat.presets import PRESETS
+from fedfeat.methods import PARTS, example_methods
+from fedfeat.runs.folder import environment
 
 console = Console(highlight=False, soft_wrap=True, markup=False)
 
@@ -65,9 +65,9 @@ def doctor() -> None:
         ("open_clip", "clip", "a local CLIP model (clip2fl, fedfsa, lander)"),
         ("transformers", "clip", "a local CLIP model (clip2fl, fedfsa, lander)"),
         ("onnxruntime", "export", "exporting to ONNX"),
-        ("tensorboard", "tensorboard", "the mirror to TensorBoard"),
-        ("wandb", "wandb", "the mirror to Weights & Biases"),
-        ("mlflow", "mlflow", "the mirror to MLflow"),
+        ("tensorboard", "tensorboard", "the tracker TensorBoard"),
+        ("wandb", "wandb", "the tracker Weights & Biases"),
+        ("mlflow", "mlflow", "the tracker MLflow"),
         ("flwr", "flower", "a federation of processes or machines"),
     ):
         there = importlib.util.find_spec(package) is not None

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from fedfeat.cli.report import write_comparison
 from fedfeat.cli.sweep_progress import exit_if_failed, finish_all
-from fedfeat.errors import FedfeatError
-from fedfeat.sweep import plan
-from fedfeat.sweep.grid import load_sweep
-from fedfeat.sweep.local import in_turn, processes
-from fedfeat.sweep.outcome import Pool
+from fedfeat.core.errors import FedfeatError
+from fedfeat.runs.sweep import plan
+from fedfeat.runs.sweep.grid import load_sweep
+from fedfeat.runs.sweep.local import in_turn, processes
+from fedfeat.runs.sweep.outcome import Pool
 
 console = Console(highlight=False, soft_wrap=True, markup=False)
 
@@ -45,7 +45,7 @@ def sweep(
 def make_pool(workers: int | None, per_gpu: int | None, ray: str | None) -> Pool:
     """Return what ``--workers``, ``--per-gpu`` and ``--ray`` ask for."""
     if ray is not None:
-        from fedfeat.sweep.cluster import ray_cluster
+        from fedfeat.runs.sweep.cluster import ray_cluster
 
         return ray_cluster(ray, workers=workers, per_gpu=per_gpu)
     if per_gpu is None:

@@ -7,13 +7,13 @@ from typing import Annotated, cast, get_args
 
 import typer
 
+from fedfeat.core.errors import ConfigError, nearest
 from fedfeat.data.catalogue import find_known
 from fedfeat.data.load import load_dataset
 from fedfeat.data.settings import DataSettings
-from fedfeat.errors import ConfigError, nearest
-from fedfeat.teacher import TeacherSettings, encode_all, make_teacher, write_cache
-from fedfeat.teacher.settings import Live
-from fedfeat.teacher.teacher import LiveTeacher
+from fedfeat.methods.clip2fl.teacher import LiveTeacher, encode_all, make_teacher
+from fedfeat.methods.clip2fl.teacher_cache import write_cache
+from fedfeat.methods.clip2fl.teacher_settings import Live, TeacherSettings
 
 app = typer.Typer(help="Make the file of CLIP features that clip2fl learns from.", no_args_is_help=True)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedfeat.errors import FedfeatError
+from fedfeat.core.errors import FedfeatError
 
 
 def watch(

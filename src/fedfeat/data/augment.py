@@ -11,7 +11,7 @@ from torch import Tensor
 from fedfeat.data.dataset import Augmentation
 
 
-class EpochDraws(NamedTuple):
+class EpochPlan(NamedTuple):
     """All draws of one client's epoch, in the order in which samples are visited."""
 
     order: Tensor  # positions in the client's local set
@@ -20,11 +20,11 @@ class EpochDraws(NamedTuple):
     brightness: Tensor  # [n] factors
 
 
-def draw_epoch(rng: np.random.Generator, size: int, augmentation: Augmentation) -> EpochDraws:
+def plan_epoch(rng: np.random.Generator, size: int, augmentation: Augmentation) -> EpochPlan:
     """Draw a permutation and every augmentation of an epoch on the CPU: engines only move small integers."""
     span = 2 * augmentation.crop_padding + 1
     low, high = 1 - augmentation.brightness, 1 + augmentation.brightness
-    return EpochDraws(
+    return EpochPlan(
         order=torch.from_numpy(rng.permutation(size)),
         crops=torch.from_numpy(rng.integers(0, span, size=(size, 2))),
         flips=torch.from_numpy(rng.random(size) < (0.5 if augmentation.flip else 0.0)),
@@ -64,7 +64,7 @@ class DeviceImages:
         """Return normalised images [B, C, H, W] (channels last in memory), not augmented."""
         return self.normalise(self.images[indices].float())
 
-    def augmented(self, indices: Tensor, draws: EpochDraws, visited: slice) -> Tensor:
+    def augmented(self, indices: Tensor, draws: EpochPlan, visited: slice) -> Tensor:
         """Return normalised, augmented images; ``visited`` is the batch's place in the epoch."""
         return self.transformed(indices, draws.crops[visited], draws.flips[visited], draws.brightness[visited])
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+from fedfeat.core.errors import DataError, nearest
 from fedfeat.data import digits
 from fedfeat.data.cifar import CIFAR10, CIFAR100, open_cifar
 from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation
@@ -16,7 +17,6 @@ from fedfeat.data.npz import open_npz
 from fedfeat.data.parquet import open_parquet
 from fedfeat.data.source import Source
 from fedfeat.data.tiny_imagenet import open_tiny_imagenet
-from fedfeat.errors import DataError, nearest
 
 Opener = Callable[[Path], Source | None]
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from fedfeat.errors import DataError
+from fedfeat.core.errors import DataError
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedfeat.core.errors import DataError
 from fedfeat.data.checks import Images, Labels
 from fedfeat.data.cifar_classes import CIFAR10_CLASSES, CIFAR100_CLASSES
 from fedfeat.data.source import Decoded, keep_classes
 from fedfeat.data.unpickle import read_batch
-from fedfeat.errors import DataError
 
 PIXELS = 3 * 32 * 32
 

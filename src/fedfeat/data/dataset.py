@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from fedfeat.core.errors import DataError
 from fedfeat.data.checks import Images, Labels, check_classes, check_split, check_statistics
-from fedfeat.errors import DataError
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat import __version__
-from fedfeat.errors import DataError
+from fedfeat.core.errors import DataError
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes that are there and the bytes expected in all (None if the server does not say)."""

@@ -8,10 +8,10 @@ from typing import BinaryIO
 
 import numpy as np
 
+from fedfeat.core.errors import DataError
 from fedfeat.data.checks import Images
 from fedfeat.data.folder import SUFFIXES
 from fedfeat.data.images import DEEP_MODES, as_seen, require_pillow
-from fedfeat.errors import DataError
 
 
 def fit_image(path: Path, shape: tuple[int, int, int]) -> Images:

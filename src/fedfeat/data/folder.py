@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedfeat.core.errors import DataError
 from fedfeat.data.images import Encoded, ImageFile, decode_splits
 from fedfeat.data.source import Decoded, every_nth_to_test
-from fedfeat.errors import DataError
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 TEST_FOLDERS = ("test", "val", "validation", "valid")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from fedfeat.core.errors import DataError, MissingExtra
 from fedfeat.data.checks import Images
-from fedfeat.errors import DataError, MissingExtra
 
 ImageFile = tuple[str, Callable[[], bytes]]
 """A name for messages, and a function that reads the encoded bytes."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedfeat.core.errors import DataError
 from fedfeat.data.cache import decode_cached
 from fedfeat.data.catalogue import Known, find_known
 from fedfeat.data.checks import check_filled
@@ -15,7 +16,6 @@ from fedfeat.data.digits import DigitsSource
 from fedfeat.data.locate import search_places
 from fedfeat.data.settings import OWNED, DataSettings
 from fedfeat.data.source import Source
-from fedfeat.errors import DataError
 
 WNID = re.compile(r"n\d{8}")
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from fedfeat.core.errors import DataError
 from fedfeat.data.checks import Images, Labels, check_images, numbered_names
 from fedfeat.data.source import Decoded, keep_classes
-from fedfeat.errors import DataError
 
 KEYS = (
     ("train_images", "train_labels", "test_images", "test_labels"),

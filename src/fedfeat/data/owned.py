@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from fedfeat.core.errors import DataError
+from fedfeat.core.rng import rng_at
 from fedfeat.data.checks import Images, Labels
 from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation, Dataset
 from fedfeat.data.fit import fit_encoded
@@ -21,8 +23,6 @@ from fedfeat.data.folder import TEST_FOLDERS, FolderSource, open_folder
 from fedfeat.data.images import ImageFile
 from fedfeat.data.parquet import ParquetSource, open_parquet, open_parquet_file
 from fedfeat.data.settings import OWNED, DataSettings
-from fedfeat.draws import draw_at
-from fedfeat.errors import DataError
 
 MEAN, STD, TEST_SHARE = 0.5, 0.25, 0.2
 Files = list[ImageFile]
@@ -55,7 +55,7 @@ def read_own(path: Path | None, settings: DataSettings, names: Sequence[str], se
     if not has_test:
         share = settings.test_share or TEST_SHARE
         for c, (kept, held_back) in enumerate(zip(train, test, strict=True)):
-            train[c], test[c] = hold_back([*kept, *held_back], share, draw_at(seed, "own test part", c))
+            train[c], test[c] = hold_back([*kept, *held_back], share, rng_at(seed, "own test part", c))
     return _dataset(settings, names, train, test)
 
 

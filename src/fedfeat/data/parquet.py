@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from fedfeat.core.errors import DataError, MissingExtra
 from fedfeat.data.checks import Labels, check_labels, numbered_names
 from fedfeat.data.dataset import relabel
 from fedfeat.data.images import Encoded, ImageFile, decode_splits
 from fedfeat.data.source import Decoded
-from fedfeat.errors import DataError, MissingExtra
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("fine_label", "label", "coarse_label")

@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from fedfeat.settings import Settings
+from fedfeat.core.settings import Settings
 
 OWNED = "owned"  # the name of data that clients hold themselves
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedfeat.core.errors import DataError
 from fedfeat.data.images import ImageFile, decode_splits
 from fedfeat.data.source import Decoded
 from fedfeat.data.tiny_imagenet_files import ARCHIVE, Tree, open_tree, open_zip
-from fedfeat.errors import DataError
 
 FOLDER = "tiny-imagenet-200"
 

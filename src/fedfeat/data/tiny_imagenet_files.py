@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fedfeat.errors import DataError
+from fedfeat.core.errors import DataError
 
 ARCHIVE = "tiny-imagenet-200.zip"
 

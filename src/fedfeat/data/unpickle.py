@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from fedfeat.core.errors import DataError
 from fedfeat.data.checks import Images
-from fedfeat.errors import DataError
 
 
 class _Dtype:

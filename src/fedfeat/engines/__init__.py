@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fedfeat.algorithm.method import Method
 from fedfeat.config import Config
+from fedfeat.core.errors import ConfigError
 from fedfeat.data.dataset import Dataset
-from fedfeat.engines.cuda import CudaEngine
+from fedfeat.engines.cuda.engine import CudaEngine
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.errors import ConfigError
-from fedfeat.methods.method import Method
 from fedfeat.scenario import Scenario
 
 EngineFactory = Callable[[Config, Dataset, Scenario, Method], InProcessEngine]

@@ -9,20 +9,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedfeat.algorithm.client import EXEMPLARS, Client, IndexSets
+from fedfeat.algorithm.engine import DropOut, Lost
+from fedfeat.algorithm.method import Method, Op
+from fedfeat.algorithm.repeat import Work, as_it_is
+from fedfeat.algorithm.step import Known, Seen
+from fedfeat.algorithm.tables import Tables
 from fedfeat.config import Config
+from fedfeat.core.errors import ConfigError, FedfeatError
+from fedfeat.core.payload import SHARED, Payload, State
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import Dataset
 from fedfeat.engines.frozen import FrozenNetworks
-from fedfeat.engines.together import Together
-from fedfeat.errors import ConfigError, FedfeatError
-from fedfeat.evaluate.counting import Tables, count
-from fedfeat.federation.client import EXEMPLARS, Client, IndexSets
-from fedfeat.federation.local import train
-from fedfeat.federation.outcome import DropOut, Lost
-from fedfeat.federation.payload import SHARED, Payload, State
-from fedfeat.methods.method import Known, Method, Op, Seen
+from fedfeat.engines.vectorised import VectorisedClients
+from fedfeat.federation.counting import count
+from fedfeat.federation.training import LocalTraining
 from fedfeat.models import FlatModel, Network, build_network
-from fedfeat.repeat import Work, as_it_is
 from fedfeat.scenario import Scenario
 
 
@@ -72,9 +74,9 @@ class InProcessEngine:
         self._indices: dict[int, tuple[Tensor, IndexSets]] = {}  # this task's, by client: made once, used every round
         self.touched: set[int] = set()  # clients whose state changed since the last checkpoint
         self.shared: Mapping[str, Tensor] = {}
-        self.forgetful: set[int] = set()  # clients that lost their state: they need the shared tensors again
-        self.ops: dict[str, Op] = {"train": train, **method.ops()}
-        self.together = Together(self)  # for many small clients
+        self.lost_state: set[int] = set()  # clients that lost their state: they need the shared tensors again
+        self.ops: dict[str, Op] = {"train": LocalTraining(method), **method.ops()}
+        self.vectorised = VectorisedClients(self)  # for many small clients
         self._frozen = FrozenNetworks(self.new_network, scenario)
         self.task, self.round = -1, 0
         self.secret: int | None = None  # of a client that owns its data, see Client.secret
@@ -96,8 +98,8 @@ class InProcessEngine:
 
     def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
         """Run an op on each client in the order of ids; an op that raises ``DropOut`` loses its client."""
-        if op == "train" and self.together.takes(requests):
-            yield from self.together.train(requests)
+        if op == "train" and self.vectorised.takes(requests):
+            yield from self.vectorised.train(requests)
             return
         for client_id in sorted(requests):
             client = self.client(client_id)
@@ -139,12 +141,16 @@ class InProcessEngine:
             state=self.states.get(client_id, {}),
             model=self.model,
             images=self.train_images,
-            method=self.method,
-            config=self.config,
+            seed=self.config.seed,
+            settings=self.config.train,
+            privacy=self.config.privacy,
+            loss=self.method.loss,
             class_names=self.class_names[: self.seen.num_classes],
             shared=self.shared,
             encode=None,
             frozen=self.frozen,
+            held_out_share=self.method.held_out,
+            redraws_held_out=self.method.redraws_held_out,
             secret=self.secret,
             sets=sets,
         )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedfeat.methods.method import LossTerm, Seen, Step
+from fedfeat.algorithm.step import LossTerm, Seen, Step
 from fedfeat.models import Network, as_vector
 
 if TYPE_CHECKING:
@@ -40,19 +40,19 @@ class ProductConv(nn.Conv2d):
 class StepLosses(nn.Module):
     """A network and the loss terms of a task as one function: a batch goes in, weighted losses [terms] come out."""
 
-    def __init__(self, network: Network, terms: tuple[LossTerm, ...], seen: Seen, *, levels: bool) -> None:
+    def __init__(self, network: Network, terms: tuple[LossTerm, ...], seen: Seen, *, intermediate: bool) -> None:
         super().__init__()
-        self.network, self.terms, self.seen, self.levels = network, terms, seen, levels
+        self.network, self.terms, self.seen, self.intermediate = network, terms, seen, intermediate
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         """Run the batch of one client."""
-        levels: tuple[Tensor, ...] = ()
-        if self.levels:
-            outputs, levels = self.network.with_levels(images)
+        intermediate: tuple[Tensor, ...] = ()
+        if self.intermediate:
+            outputs, intermediate = self.network.with_intermediate(images)
         else:
             outputs = self.network(images)
         frame = self.network.head.num_prototypes
-        step = Step(*outputs, labels, self.seen.num_old, self.seen.num_classes, frame, {}, levels, self.network)
+        step = Step(*outputs, labels, self.seen.num_old, self.seen.num_classes, frame, {}, intermediate, self.network)
         return torch.stack([term.weight * term.function(step) for term in self.terms])
 
 
@@ -71,7 +71,7 @@ class Stack:
         self.train, self.grad_clip = engine.config.train, engine.method.grad_clip
         terms = engine.method.active_terms(engine.task)
         network = _template(engine.network, convolutions or _usual(engine.device))
-        self.losses = StepLosses(network, terms, engine.seen, levels=engine.method.wants_levels).train()
+        self.losses = StepLosses(network, terms, engine.seen, intermediate=engine.method.wants_intermediate).train()
         self._together = torch.vmap(self._of_one, randomness="same")
         size, device = rows + 1, engine.device
         self.vectors = torch.zeros(size, len(self.model.vector), device=device)

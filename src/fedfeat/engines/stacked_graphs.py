@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedfeat.engines.capture import captured
+from fedfeat.engines.cuda.capture import captured
 from fedfeat.engines.grouping import padded
 from fedfeat.engines.stacked import Convolutions, Stack
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.evaluate.counting import Tables
-from fedfeat.evaluate.energies import EnergyMeter
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.engine import Engine
+from fedfeat.algorithm.method import Op
+from fedfeat.algorithm.step import Known
+from fedfeat.algorithm.tables import Tables
+from fedfeat.core.payload import Payload, number_of, tensor_of
+from fedfeat.federation.energies import EnergyMeter
 from fedfeat.federation.exchange import Exchange
-from fedfeat.federation.payload import Payload, number_of, tensor_of
-from fedfeat.methods.method import Known, Op
-
-if TYPE_CHECKING:
-    from fedfeat.engines.inprocess import InProcessEngine
-    from fedfeat.federation.client import Client
 
 EVALUATE = "evaluate"
 TABLES, ENERGIES = "tables", "energies"
@@ -28,9 +26,7 @@ SENDS = {
 }
 
 
-def gather_tables(
-    exchange: Exchange, clients: Iterable[int], engine: InProcessEngine, weights: Tensor, known: Known
-) -> Tables:
+def gather_tables(exchange: Exchange, clients: Iterable[int], engine: Engine, weights: Tensor, known: Known) -> Tables:
     """Ask clients to evaluate a model and add up what they count; one that drops out is left out."""
     method, seen = engine.method, engine.seen
     tables = torch.zeros(2 + len(method.variants), seen.num_classes, seen.num_classes, dtype=torch.long)
@@ -45,7 +41,7 @@ def gather_tables(
     return Tables(plain, corrected, dict(zip(method.variants, others, strict=True)), energies)
 
 
-def evaluation_on(engine: InProcessEngine) -> Op:
+def evaluation_on(engine: Engine) -> Op:
     """Return the operation by which a client evaluates a model on the test images that its engine holds."""
 
     def evaluate(client: Client, request: Payload) -> Payload:
@@ -76,7 +72,7 @@ def fault_of_tables(request: Payload, reply: Payload) -> str | None:
     return None
 
 
-def _request(engine: InProcessEngine, weights: Tensor, known: Known, predictions: int) -> Payload:
+def _request(engine: Engine, weights: Tensor, known: Known, predictions: int) -> Payload:
     method, seen = engine.method, engine.seen
     request: Payload = {"weights": weights, "predictions": predictions, "classes": seen.num_classes}
     request["energies"] = int(method.has_etf_head and seen.num_old > 0)

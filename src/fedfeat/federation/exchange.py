@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from fedfeat.federation.outcome import Lost, Outcome, check_quorum
-from fedfeat.federation.payload import Payload, value_bytes
+from fedfeat.algorithm.engine import Lost
+from fedfeat.core.payload import Payload, value_bytes
+from fedfeat.federation.outcome import Outcome, check_quorum
 
 NO_REPLY = Lost("missing", "no reply")
 

@@ -7,18 +7,20 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from fedfeat.algorithm.engine import Engine
+from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.server import Server
+from fedfeat.algorithm.settings import learning_rate
+from fedfeat.algorithm.tables import Tables
+from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.config import Config
-from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.evaluate.counting import Tables
-from fedfeat.evaluate.summary import after_task
-from fedfeat.federation.boundary import Boundary
+from fedfeat.core.payload import SHARED, Payload, number_of
+from fedfeat.federation.average import Average, average, client_losses, mean_losses
 from fedfeat.federation.evaluation import gather_tables
 from fedfeat.federation.exchange import Exchange
-from fedfeat.federation.local import learning_rate
 from fedfeat.federation.outcome import Outcome
-from fedfeat.federation.payload import SHARED, Payload, number_of
-from fedfeat.federation.server import Average, Progress, Server, average, client_losses, mean_losses
-from fedfeat.methods.method import Method
+from fedfeat.federation.progress import Progress
+from fedfeat.federation.summary import after_task
 from fedfeat.scenario import Scenario
 
 Event = dict[str, Any]
@@ -35,7 +37,7 @@ class Federation:
         config: Config,
         scenario: Scenario,
         method: Method,
-        engine: InProcessEngine,
+        engine: Engine,
         progress: Progress,
         *,
         folder: Path | None = None,
@@ -74,9 +76,9 @@ class Federation:
                 save(now)
             self._choose_model()
             # 4. What stays of the task, and what is made for the next one.
-            for step in self.method.boundary_steps():
+            for step in self.method.task_end_steps():
                 if step.after_last or task + 1 < self.scenario.num_tasks:
-                    step.at_boundary(self._boundary(task))
+                    step.at_task_end(self._task_end(task))
             self._note_outcomes(task, now.round - 1)
             # 5. The global model on all classes seen so far, without and with the correction.
             now.tables.append(self._tables(task))
@@ -124,8 +126,8 @@ class Federation:
     def _note_losses(self) -> None:
         """Note who lost its state and has none of the shared tensors any more."""
         for holders in self.progress.delivered.values():
-            holders -= self.engine.forgetful
-        self.engine.forgetful.clear()
+            holders -= self.engine.lost_state
+        self.engine.lost_state.clear()
 
     def _note_outcomes(self, task: int, round: int) -> list[Outcome]:
         """Keep a record of exchanges that not every asked client answered, and of states that were lost."""
@@ -165,7 +167,9 @@ class Federation:
             frozen=self.engine.frozen,
             images=self.engine.test_images,
             seen=seen,
-            config=self.config,
+            seed=self.config.seed,
+            settings=self.config.train,
+            num_clients=self.config.scenario.clients,
             class_names=self.engine.class_names[: seen.num_classes],
             folder=self.folder,
             repeat=self.engine.repeat,
@@ -176,9 +180,9 @@ class Federation:
             self.progress.weights = self.progress.best_weights
             self.progress.numbers = dict(self.progress.best_numbers)
 
-    def _boundary(self, task: int) -> Boundary:
+    def _task_end(self, task: int) -> TaskEnd:
         quotas = self.scenario.quotas(task)
-        return Boundary(
+        return TaskEnd(
             exchange=self.exchange,
             task=task,
             num_new=len(self.scenario.task_classes[task]),

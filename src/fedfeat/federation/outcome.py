@@ -5,31 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from fedfeat.errors import FedfeatError
-
-Fate = Literal["failed", "missing"]
+from fedfeat.algorithm.engine import Fate, Lost
+from fedfeat.core.errors import FedfeatError
 
 
 class TooFewClients(FedfeatError):
     """An exchange that too few clients answered; the last checkpoint is where the run continues."""
-
-
-class DropOut(Exception):
-    """Raised while a client is asked: it drops out of this exchange, and the run goes on without its reply."""
-
-    def __init__(self, fate: Fate, reason: str) -> None:
-        super().__init__(reason)
-        self.lost = Lost(fate, reason)
-
-
-@dataclass(frozen=True)
-class Lost:
-    """What an engine gives in place of a reply: the client answered that it cannot, or did not answer in time."""
-
-    fate: Fate
-    reason: str
 
 
 @dataclass

@@ -10,45 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
-from fedfeat.draws import draw_at
-from fedfeat.errors import ConfigError
-from fedfeat.federation.payload import Payload, tensor_of
-from fedfeat.settings import Settings
-
-if TYPE_CHECKING:
-    from fedfeat.federation.client import Client
-    from fedfeat.methods.method import Method
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.settings import PrivacySettings
+from fedfeat.core.payload import Payload, tensor_of
+from fedfeat.core.rng import rng_at
 
 DELTA = 1e-5
-# Entries from which the server can compute the very update that noise is to hide.
-GIVES_THE_UPDATE_AWAY = {"control_change": "its change of the control variate is the update, up to known numbers"}
-
-
-class PrivacySettings(Settings):
-    """What clients do to their updates before they send them; nothing by default."""
-
-    clip: float | None = Field(None, gt=0, description="largest norm of what a client's training changes; unset: any")
-    noise: float | None = Field(
-        None, gt=0, description="standard deviation of Gaussian noise on each number of the update, in units of clip"
-    )
-    delta: float | None = Field(
-        None, gt=0, lt=1, description="delta at which the result states epsilon; unset: 0.00001"
-    )
-
-    @model_validator(mode="after")
-    def _noise_has_a_scale(self) -> PrivacySettings:
-        if self.noise is not None and self.clip is None:
-            raise ValueError("noise is measured in units of clip; set clip too")
-        if self.delta is not None and self.noise is None:
-            raise ValueError("delta has no meaning without noise; set noise too, or leave delta out")
-        return self
 
 
 @torch.no_grad()
@@ -57,7 +30,7 @@ def protect(reply: Payload, request: Payload, client: Client) -> Payload:
 
     Running statistics of BatchNorm are left alone, and so is everything else in the reply.
     """
-    settings = client.config.privacy
+    settings = client.privacy
     if settings.clip is None or "weights" not in reply:
         return reply
     trained = tensor_of(reply, "weights")[: client.model.num_trainable]
@@ -85,22 +58,7 @@ def noise_for(client: Client) -> np.random.Generator:
     """
     if client.secret is not None:
         return np.random.default_rng()
-    return draw_at(client.config.seed, "privacy-noise", client.task, client.round, client.id)
-
-
-def check_privacy(settings: PrivacySettings, norm: str, method: Method) -> None:
-    """Refuse noise that would protect nothing, because the same thing also leaves without it."""
-    if settings.noise is None:
-        return
-    if norm == "batch":
-        raise ConfigError(
-            "privacy.noise: BatchNorm's running statistics would leave clients without noise; set model.norm = 'group'"
-        )
-    for entry in GIVES_THE_UPDATE_AWAY.keys() & method.sends.keys():
-        raise ConfigError(
-            f"privacy.noise: {method.name} also sends {entry!r}, and {GIVES_THE_UPDATE_AWAY[entry]}; "
-            "leave noise out, or use another method"
-        )
+    return rng_at(client.seed, "privacy-noise", client.task, client.round, client.id)
 
 
 def statement(settings: PrivacySettings, releases: int, sends: Iterable[str]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.draws import draw_at
-from fedfeat.errors import ConfigError
+from fedfeat.core.errors import ConfigError
+from fedfeat.core.rng import rng_at
 
 Basis = Literal["haar", "axis"]
 
@@ -24,7 +24,7 @@ def orthonormal_basis(columns: int, dim: int, *, seed: int, basis: Basis = "haar
     if basis == "axis":
         return torch.eye(dim, columns, dtype=torch.float64)
     # One row per column and a sequential generator: the first rows do not depend on how many follow.
-    gaussian = draw_at(seed, "etf-basis").standard_normal((columns, dim))
+    gaussian = rng_at(seed, "etf-basis").standard_normal((columns, dim))
     q, r = np.linalg.qr(gaussian.T)
     return torch.from_numpy(q * np.where(np.diag(r) < 0, -1.0, 1.0))
 

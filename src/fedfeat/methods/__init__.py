@@ -1,12 +1,34 @@
-"""Methods: one small file each; a named method is a composition of parts."""
+"""Methods: a file or a folder per paper; importing this package registers all of them."""
 
 import importlib
 import pkgutil
 
-from fedfeat.methods.method import LossTerm, Method, Step
-from fedfeat.methods.registry import PARTS, addon, base, compose, parts_of, settings_tables
+from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.registry import (
+    PARTS,
+    addon,
+    all_methods,
+    base,
+    compose,
+    example_methods,
+    parts_of,
+    settings_tables,
+)
+from fedfeat.algorithm.step import LossTerm, Step
 
 for _module in pkgutil.iter_modules(__path__):  # importing a method's file registers it
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["PARTS", "LossTerm", "Method", "Step", "addon", "base", "compose", "parts_of", "settings_tables"]
+__all__ = [
+    "PARTS",
+    "LossTerm",
+    "Method",
+    "Step",
+    "addon",
+    "all_methods",
+    "base",
+    "compose",
+    "example_methods",
+    "parts_of",
+    "settings_tables",
+]

@@ -39,25 +39,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedfeat.errors import ConfigError
-from fedfeat.federation.payload import Payload, tensor_of
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.method import Method, Op, Prediction
+from fedfeat.algorithm.registry import addon
+from fedfeat.algorithm.step import Known, Seen
+from fedfeat.algorithm.task_end import TaskEnd
+from fedfeat.core.errors import ConfigError
+from fedfeat.core.payload import Payload, tensor_of
+from fedfeat.core.settings import Settings
 from fedfeat.geometry.calibration import calibrated, choose, count_right
-from fedfeat.methods.correction import EnergyCorrection
-from fedfeat.methods.method import Known, Method, Prediction, Seen
-from fedfeat.methods.registry import addon
+from fedfeat.methods.feat.correction import EnergyCorrection
 from fedfeat.models import ETFHead, Network, Outputs
-from fedfeat.settings import Settings
-
-if TYPE_CHECKING:
-    from fedfeat.federation.boundary import Boundary
-    from fedfeat.federation.client import Client
-    from fedfeat.methods.method import Op
 
 GAMMA, DELTA = "gamma", "delta"
 
@@ -99,15 +96,15 @@ class Calibration:
         """Clients answer ``count_held_out``."""
         return {"count_held_out": self.count_held_out}
 
-    def at_boundary(self, boundary: Boundary) -> None:
+    def at_task_end(self, task_end: TaskEnd) -> None:
         """Add up the clients' tables and keep the best pair; without any held-out sample, the paper's correction."""
-        seen, progress = boundary.server.seen, boundary.server.progress
+        seen, progress = task_end.server.seen, task_end.server.progress
         progress.numbers.pop(GAMMA, None)
         progress.numbers.pop(DELTA, None)
         if seen.num_old == 0:
             return
-        request: Payload = {"weights": boundary.weights, **progress.numbers}
-        replies = boundary.exchange.gather("count_held_out", {k: dict(request) for k in sorted(boundary.quotas)})
+        request: Payload = {"weights": task_end.weights, **progress.numbers}
+        replies = task_end.exchange.gather("count_held_out", {k: dict(request) for k in sorted(task_end.quotas)})
         tables = [tensor_of(r, "right").cpu() for r in replies.values() if "right" in r]
         if not tables:
             _say_nothing_was_chosen()
@@ -153,7 +150,7 @@ class Calibration:
     def _logits(self, client: Client, indices: Tensor, seen: Seen, known: Known) -> tuple[Tensor, Tensor]:
         network = client.network.eval()
         pairs = []
-        for batch in torch.split(indices, client.config.train.batch):
+        for batch in torch.split(indices, client.settings.batch):
             outputs = network(client.images.plain(batch))
             pairs.append(_both(self.predict, network, outputs, seen, known))
         return torch.cat([p for p, _ in pairs]), torch.cat([c for _, c in pairs])
@@ -214,7 +211,7 @@ def calibrate(method: Method, settings: CalibrateSettings) -> Method:
         method,
         held_out=settings.held_out,
         redraws_held_out=settings.redraw,
-        boundary=(*method.boundary, Calibration(settings, method.predict, method.has_etf_head)),
+        task_end=(*method.task_end, Calibration(settings, method.predict, method.has_etf_head)),
         predict=CalibratedPrediction(method.predict),
         variants={**method.variants, **({"before calibration": method.predict} if method.predict else {})},
         sends={

@@ -35,23 +35,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedfeat.federation.payload import Payload, number_of, tensor_of
-from fedfeat.methods.client_side import epoch_of
-from fedfeat.methods.losses import cross_entropy, new_class_cross_entropy
-from fedfeat.methods.method import Capturable, LossTerm, Method, Op, Push
-from fedfeat.methods.registry import base
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.losses import cross_entropy, new_class_cross_entropy
+from fedfeat.algorithm.method import Capturable, Method, Op, PenaltyGradient
+from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.step import LossTerm
+from fedfeat.algorithm.task_end import TaskEnd
+from fedfeat.core.payload import Payload, number_of, tensor_of
+from fedfeat.core.settings import Settings
 from fedfeat.models import FlatModel
-from fedfeat.settings import Settings
-
-if TYPE_CHECKING:
-    from fedfeat.federation.boundary import Boundary
-    from fedfeat.federation.client import Client
 
 FISHER = "fisher"
 INERT = (
@@ -81,7 +79,7 @@ def fedewc(settings: FedEWCSettings) -> Method:
         "fedewc",
         loss=loss,
         penalties=(Consolidation(settings.weight),),
-        boundary=(FisherMerge(settings.fisher_max),),
+        task_end=(FisherMerge(settings.fisher_max),),
         keeps_previous_model=True,
         sends={FISHER: "diagonal Fisher information of the finished task's data (once per task)"},
     )
@@ -95,7 +93,7 @@ class Consolidation:
     def __init__(self, weight: float) -> None:
         self.weight = weight
 
-    def start(self, client: Client, request: Payload) -> Push | None:
+    def start(self, client: Client, request: Payload) -> PenaltyGradient | None:
         """Bring the merged Fisher diagonal and the anchor into today's layout."""
         if FISHER not in client.shared:
             return None
@@ -123,13 +121,13 @@ class FisherMerge:
         client.model.load(tensor_of(request, "weights"))
         # Running statistics: the diagonal belongs to the model that will be anchored, and leaves it as it is.
         client.network.eval()
-        fisher = fisher_diagonal(client.model, epoch_of(client, "fisher"), self.fisher_max)
+        fisher = fisher_diagonal(client.model, client.epoch("fisher"), self.fisher_max)
         return {FISHER: fisher, "samples": len(client.samples)}
 
-    def at_boundary(self, boundary: Boundary) -> None:
+    def at_task_end(self, task_end: TaskEnd) -> None:
         """Server: average over clients by their samples, then blend with earlier tasks by their classes."""
-        server = boundary.server
-        replies = boundary.exchange("fisher", {k: {"weights": boundary.weights} for k in sorted(boundary.quotas)})
+        server = task_end.server
+        replies = task_end.exchange("fisher", {k: {"weights": task_end.weights} for k in sorted(task_end.quotas)})
         new = weighted_average(replies)
         old = server.progress.shared.get(FISHER)
         if old is not None:

@@ -22,21 +22,17 @@ Departures:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedfeat.federation.payload import Payload
-from fedfeat.methods.distillation import soft_cross_entropy
-from fedfeat.methods.losses import new_class_cross_entropy
-from fedfeat.methods.method import Capturable, Look, LossTerm, Method, Step
-from fedfeat.methods.registry import base
-from fedfeat.settings import Settings
-
-if TYPE_CHECKING:
-    from fedfeat.federation.client import Client
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.losses import new_class_cross_entropy, soft_cross_entropy
+from fedfeat.algorithm.method import Capturable, Method, ReferenceFunction
+from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.step import LossTerm, Step
+from fedfeat.core.payload import Payload
+from fedfeat.core.settings import Settings
 
 TEACHER_LOGITS = "teacher_logits"
 
@@ -68,7 +64,7 @@ def fedlwf(settings: FedLwFSettings) -> Method:
 class PreviousModel:
     """The previous task's final model as a teacher: in evaluation mode, so that new images do not move it."""
 
-    def start(self, client: Client, request: Payload) -> Look | None:
+    def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
         """Return the teacher's view of a batch: its logits of old classes."""
         if client.num_old == 0:
             return None

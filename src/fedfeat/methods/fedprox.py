@@ -21,19 +21,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedfeat.federation.payload import Payload, tensor_of
-from fedfeat.methods.method import Capturable, Method, Push
-from fedfeat.methods.registry import addon
-from fedfeat.settings import Settings
-
-if TYPE_CHECKING:
-    from fedfeat.federation.client import Client
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.method import Capturable, Method, PenaltyGradient
+from fedfeat.algorithm.registry import addon
+from fedfeat.core.payload import Payload, tensor_of
+from fedfeat.core.settings import Settings
 
 
 class FedProxSettings(Settings):
@@ -58,7 +55,7 @@ class Proximity:
     def __init__(self, mu: float) -> None:
         self.mu = mu
 
-    def start(self, client: Client, request: Payload) -> Push:
+    def start(self, client: Client, request: Payload) -> PenaltyGradient:
         """Hold on to the weights that the round began with."""
         anchor = tensor_of(request, "weights")[: client.model.num_trainable].to(client.device)
         return Capturable(partial(proximal_pull, mu=self.mu), (anchor,))

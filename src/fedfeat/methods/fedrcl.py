@@ -45,9 +45,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedfeat.methods.method import LossTerm, Method, Step
-from fedfeat.methods.registry import addon
-from fedfeat.settings import Settings
+from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.registry import addon
+from fedfeat.algorithm.step import LossTerm, Step
+from fedfeat.core.settings import Settings
 
 # Stand-ins for entries that a reduction must not see: outside of what a cosine can be, and finite.
 ABOVE, BELOW = 2.0, -2.0
@@ -136,7 +137,7 @@ def _mean_of_paired(per_sample: Tensor, pairs: Pairs) -> Tensor:
 
 def over_levels(loss: Callable[[Pairs], Tensor]) -> Callable[[Step], Tensor]:
     """Return the mean of a loss over all levels of the network as a function of a step."""
-    return lambda step: torch.stack([loss(Pairs(level, step.labels)) for level in step.levels]).mean()
+    return lambda step: torch.stack([loss(Pairs(level, step.labels)) for level in step.intermediate]).mean()
 
 
 @addon("fedrcl", FedRCLSettings, examples=("fedcbdr+fedrcl",))
@@ -157,6 +158,6 @@ def fedrcl(method: Method, settings: FedRCLSettings) -> Method:
             LossTerm("rcl", contrast, settings.alpha),
             LossTerm("rcl_relaxation", relaxation, settings.beta),
         ),
-        wants_levels=True,
+        wants_intermediate=True,
         grad_clip=min(clips, default=None),
     )

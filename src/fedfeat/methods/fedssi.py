@@ -33,22 +33,20 @@ Departures:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedfeat.federation.payload import Payload, tensor_of
-from fedfeat.methods.client_side import epoch_of, recall, remember
-from fedfeat.methods.losses import new_class_cross_entropy
-from fedfeat.methods.method import Capturable, LossTerm, Method, Op, Push
-from fedfeat.methods.registry import base
-from fedfeat.settings import Settings
-
-if TYPE_CHECKING:
-    from fedfeat.federation.boundary import Boundary
-    from fedfeat.federation.client import Client
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.losses import new_class_cross_entropy
+from fedfeat.algorithm.method import Capturable, Method, Op, PenaltyGradient
+from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.step import LossTerm, take_step
+from fedfeat.algorithm.task_end import TaskEnd
+from fedfeat.core.payload import Payload, tensor_of
+from fedfeat.core.settings import Settings
 
 IMPORTANCE = "importance"
 ASSUMED = (
@@ -79,7 +77,7 @@ def fedssi(settings: FedSSISettings) -> Method:
         "fedssi",
         loss=LossTerm("ce", lambda s: new_class_cross_entropy(s.logits, s.labels, s.num_old)),
         penalties=(ImportancePull(settings),),
-        boundary=(Surrogate(settings),),
+        task_end=(Surrogate(settings),),
         keeps_previous_model=True,
         notes=(ASSUMED,),
     )
@@ -93,11 +91,11 @@ class ImportancePull:
     def __init__(self, settings: FedSSISettings) -> None:
         self.settings = settings
 
-    def start(self, client: Client, request: Payload) -> Push | None:
+    def start(self, client: Client, request: Payload) -> PenaltyGradient | None:
         """Return the pull from task 2 on; it is zero for a client that has not measured any importance yet."""
         if client.num_old == 0:
             return None
-        kept = recall(client, IMPORTANCE)
+        kept = client.recall(IMPORTANCE)
         importance = torch.zeros_like(client.model.weights) if kept is None else kept
         anchor = client.model.widened(client.shared["previous_model"], client.num_old)
         return Capturable(self._push, (anchor, importance))
@@ -122,9 +120,9 @@ class Surrogate:
         """Clients answer ``surrogate``."""
         return {"surrogate": self.measure}
 
-    def at_boundary(self, boundary: Boundary) -> None:
+    def at_task_end(self, task_end: TaskEnd) -> None:
         """Send the final model to every present client."""
-        boundary.exchange.gather("surrogate", {k: {"weights": boundary.weights} for k in sorted(boundary.quotas)})
+        task_end.exchange.gather("surrogate", {k: {"weights": task_end.weights} for k in sorted(task_end.quotas)})
 
     def measure(self, client: Client, request: Payload) -> Payload:
         """Client: train the surrogate, and add what its parameters contributed to their importance."""
@@ -133,15 +131,12 @@ class Surrogate:
         contribution = self.contributions(client, tensor_of(request, "weights"))
         start = tensor_of(request, "weights")[: client.model.num_trainable].to(client.device)
         importance = importance_of(contribution, client.model.weights - start, self.settings.xi)
-        earlier = recall(client, IMPORTANCE)
-        remember(client, IMPORTANCE, importance if earlier is None else earlier + importance)
+        earlier = client.recall(IMPORTANCE)
+        client.remember(IMPORTANCE, importance if earlier is None else earlier + importance)
         return {}
 
     def contributions(self, client: Client, global_weights: Tensor) -> Tensor:
         """Train the surrogate in the resident model and return what each parameter contributed."""
-        # Importing it above would lead back here: local training knows the configuration, which knows all methods.
-        from fedfeat.federation.local import take_step
-
         model, settings = client.model, self.settings
         model.load(global_weights)
         anchor = model.weights.clone()
@@ -149,8 +144,8 @@ class Surrogate:
         pull = pull_to_global(settings.personal)
         client.network.train()
         for number in range(settings.passes):
-            for images, labels in epoch_of(client, "surrogate", number):
-                loss = client.method.loss.function(take_step(client, images, labels))
+            for images, labels in client.epoch("surrogate", number):
+                loss = client.loss.function(take_step(client.network, images, labels, client.seen))
                 loss.backward()  # type: ignore[no-untyped-call]
                 surrogate_step(model.weights, model.gradient, anchor, contribution, pull=pull, lr=settings.lr)
         return contribution

@@ -24,10 +24,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from fedfeat.methods.losses import cross_entropy, new_class_cross_entropy
-from fedfeat.methods.method import LossTerm, Method
-from fedfeat.methods.registry import base
-from fedfeat.settings import Settings
+from fedfeat.algorithm.losses import cross_entropy, new_class_cross_entropy
+from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.step import LossTerm
+from fedfeat.core.settings import Settings
 
 
 class FinetuneSettings(Settings):

@@ -31,22 +31,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedfeat.errors import ConfigError
-from fedfeat.federation.payload import Payload, State, Value, number_of, tensor_of
-from fedfeat.methods.method import Buffers, Capturable, Look, LossTerm, Method, Step, linear_head
-from fedfeat.methods.registry import addon
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.method import Buffers, Capturable, Method, ReferenceFunction, linear_head
+from fedfeat.algorithm.registry import addon
+from fedfeat.algorithm.step import LossTerm, Step
+from fedfeat.core.errors import ConfigError
+from fedfeat.core.payload import Payload, State, Value, number_of, tensor_of
+from fedfeat.core.settings import Settings
 from fedfeat.models import LinearHead, Network
-from fedfeat.settings import Settings
-
-if TYPE_CHECKING:
-    from fedfeat.federation.client import Client
 
 MOON = "moon"  # the projection's name, the term's and the reference's
 VECTOR, TASK = "moon.vector.", "moon.task."  # a client's entries, followed by 0 for the oldest model
@@ -115,7 +114,7 @@ class FrozenModels:
     def __init__(self, settings: MoonSettings) -> None:
         self.settings = settings
 
-    def start(self, client: Client, request: Payload) -> Look | None:
+    def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
         """Load the frozen models; on a client's first visit there is no contrast, and nothing is computed."""
         past = usable(client, self.settings)
         if not past:

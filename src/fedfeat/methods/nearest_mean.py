@@ -27,21 +27,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedfeat.errors import ConfigError
-from fedfeat.federation.payload import Payload, tensor_of
-from fedfeat.methods.method import Known, Method, Op, Seen
-from fedfeat.methods.registry import NoSettings, addon
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.method import Method, Op
+from fedfeat.algorithm.registry import NoSettings, addon
+from fedfeat.algorithm.step import Known, Seen
+from fedfeat.algorithm.task_end import TaskEnd
+from fedfeat.core.errors import ConfigError
+from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.models import Network, Outputs
-
-if TYPE_CHECKING:
-    from fedfeat.federation.boundary import Boundary
-    from fedfeat.federation.client import Client
 
 MEANS = "class_means"  # the server's tensor, [C, d]; a row of zeros for a class that nobody ever held
 SUMS, COUNTS = "class_sums", "class_counts"
@@ -79,14 +77,14 @@ class ClassMeans:
         """Clients answer ``class_sums``."""
         return {SUMS: _sum_up}
 
-    def at_boundary(self, boundary: Boundary) -> None:
+    def at_task_end(self, task_end: TaskEnd) -> None:
         """Ask every present client and join the answers in the order of their ids."""
-        replies = boundary.exchange(SUMS, {k: {"weights": boundary.weights} for k in sorted(boundary.quotas)})
+        replies = task_end.exchange(SUMS, {k: {"weights": task_end.weights} for k in sorted(task_end.quotas)})
         held = [(tensor_of(reply, SUMS), tensor_of(reply, COUNTS)) for _, reply in replies if reply]
         if not held:
             return
         sums, counts = (torch.stack(parts).sum(dim=0) for parts in zip(*held, strict=True))
-        known = boundary.server.progress.tensors
+        known = task_end.server.progress.tensors
         known[MEANS] = joined_means(sums, counts, known.get(MEANS))
 
 
@@ -113,7 +111,7 @@ def ncm(method: Method, settings: NoSettings) -> Method:
         raise ConfigError("method: ncm and another part both decide how to predict; leave one of them out")
     return replace(
         method,
-        boundary=(*method.boundary, ClassMeans()),
+        task_end=(*method.task_end, ClassMeans()),
         predict=NearestMean(),
         sends={
             **method.sends,

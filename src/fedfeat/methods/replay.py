@@ -43,9 +43,9 @@ Departures (herding):
 
 from __future__ import annotations
 
-from fedfeat.methods.method import Method
-from fedfeat.methods.registry import NoSettings, base
-from fedfeat.replay.rules import Everything, Herding, UniformChoice
+from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.registry import NoSettings, base
+from fedfeat.methods.exemplar_rules import Everything, Herding, UniformChoice
 
 
 @base("joint")

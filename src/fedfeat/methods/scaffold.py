@@ -27,20 +27,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from fedfeat.federation.payload import Payload, tensor_of
-from fedfeat.methods.client_side import recall, remember
-from fedfeat.methods.method import Buffers, Capturable, Method, Push, Step
-from fedfeat.methods.registry import NoSettings, addon
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.method import Buffers, Capturable, Method, PenaltyGradient
+from fedfeat.algorithm.registry import NoSettings, addon
+from fedfeat.algorithm.server import Server
+from fedfeat.algorithm.settings import learning_rate
+from fedfeat.algorithm.step import Step
+from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.models import Network
-
-if TYPE_CHECKING:
-    from fedfeat.federation.client import Client
-    from fedfeat.federation.server import Server
 
 CONTROL, CHANGE = "control", "control_change"
 
@@ -62,7 +60,7 @@ class DriftCorrection:
 
     name = "scaffold"
 
-    def start(self, client: Client, request: Payload) -> Push:
+    def start(self, client: Client, request: Payload) -> PenaltyGradient:
         """Fix the correction of this visit."""
         correction = tensor_of(request, CONTROL).to(client.device) - own_control(client)
         start = tensor_of(request, "weights")[: client.model.num_trainable].to(client.device)
@@ -88,13 +86,10 @@ class OwnControl:
 
     def finish(self, client: Client, buffers: Buffers) -> Payload:
         """Move the control variate and send by how much."""
-        # Importing it above would lead back here: local training knows the configuration, which knows all methods.
-        from fedfeat.federation.local import learning_rate
-
-        train = client.config.train
+        train = client.settings
         length = learning_rate(train, client.round) * effective_steps(int(buffers["steps"]), train.momentum)
         change = (buffers["weights"] - client.model.weights) / length - buffers["control"]
-        remember(client, CONTROL, own_control(client) + change)
+        client.remember(CONTROL, own_control(client) + change)
         return {CHANGE: change}
 
     def reduce(self, replies: Sequence[Payload]) -> dict[str, float]:
@@ -119,13 +114,13 @@ class ServerControl:
         """Add ``|S| / N`` times the participants' mean change, which is their sum over N."""
         control = server.progress.tensors[CONTROL].clone()
         for reply in replies.values():
-            control.add_(tensor_of(reply, CHANGE), alpha=1 / server.config.scenario.clients)
+            control.add_(tensor_of(reply, CHANGE), alpha=1 / server.num_clients)
         server.progress.tensors[CONTROL] = control
 
 
 def own_control(client: Client) -> Tensor:
     """Return a client's control variate in today's layout; zero before its first visit."""
-    control = recall(client, CONTROL)
+    control = client.recall(CONTROL)
     return torch.zeros_like(client.model.weights) if control is None else control
 
 

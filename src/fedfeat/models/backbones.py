@@ -146,17 +146,17 @@ class ResNet18(nn.Module):
         out: Tensor = by_patches(x, conv) if x.is_cuda and x.shape[1] % 8 else conv(x)
         return out
 
-    def with_levels(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def with_intermediate(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the features, and the pooled output of the stem and of each stage before its last ReLU."""
         out = self.stem[1](self.first(x))
-        levels = [pool(out)]
+        intermediate = [pool(out)]
         passed = for_both(self.shrink(F.relu(out)), 1)
         for stage in self.stages:
             first, last = cast(list[BasicBlock], list(stage.children()))
             out = last.before_activation(first(passed))
-            levels.append(pool(out))
+            intermediate.append(pool(out))
             passed = for_both(F.relu(out), last.next_stride)
-        return pool(passed.whole), tuple(levels)
+        return pool(passed.whole), tuple(intermediate)
 
 
 class SmallCNN(nn.Module):
@@ -181,14 +181,14 @@ class SmallCNN(nn.Module):
             x = activated(norm, conv(F.max_pool2d(x, 2) if number == 2 else x)).whole
         return x
 
-    def with_levels(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def with_intermediate(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the features, and the pooled output of each layer before its ReLU."""
-        levels = []
+        intermediate = []
         for number, layer in enumerate(self.layers):
             x = layer(F.max_pool2d(x, 2) if number == 2 else x)
-            levels.append(pool(x))
+            intermediate.append(pool(x))
             x = F.relu(x)
-        return pool(x), tuple(levels)
+        return pool(x), tuple(intermediate)
 
 
 Backbone = ResNet18 | SmallCNN

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedfeat.draws import int_at
-from fedfeat.errors import ConfigError
+from fedfeat.core.errors import ConfigError
+from fedfeat.core.rng import int_at
 from fedfeat.geometry.etf import Basis, simplex_etf
 
 Growth = Literal["nested", "redraw", "preallocated"]

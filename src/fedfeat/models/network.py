@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fedfeat.draws import int_at
+from fedfeat.core.rng import int_at
 from fedfeat.models.backbones import Backbone
 from fedfeat.models.heads import Head
 
@@ -50,12 +50,12 @@ class Network(nn.Module):
         features = self.features(x)
         return Outputs(features, self.head(features))
 
-    def with_levels(self, x: Tensor) -> tuple[Outputs, tuple[Tensor, ...]]:
+    def with_intermediate(self, x: Tensor) -> tuple[Outputs, tuple[Tensor, ...]]:
         """Return the outputs and the pooled features of every stage before its activation."""
         with self.reduced_precision(x):
-            pooled, levels = self.backbone.with_levels(x)
+            pooled, intermediate = self.backbone.with_intermediate(x)
         features = self.head.feature(pooled.float())
-        return Outputs(features, self.head(features)), tuple(level.float() for level in levels)
+        return Outputs(features, self.head(features)), tuple(f.float() for f in intermediate)
 
 
 def initialise(network: nn.Module, seed: int, init: Init = "kaiming") -> None:

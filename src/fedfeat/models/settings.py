@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field
 
+from fedfeat.core.settings import Settings
 from fedfeat.models.backbones import Norm
 from fedfeat.models.network import Init
-from fedfeat.settings import Settings
 
 
 class ModelSettings(Settings):

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedfeat.errors import FedfeatError
-from fedfeat.federation.runfolder import OWN_DATA, UNDECISIVE_TABLES
+from fedfeat.core.errors import FedfeatError
+from fedfeat.core.settings import flatten
 from fedfeat.methods import settings_tables
 from fedfeat.report.run import Run, read_run
-from fedfeat.settings import flatten
+from fedfeat.runs.folder import OWN_DATA, UNDECISIVE_TABLES
 
 __all__ = ["Group", "Run", "Spread", "SummaryRow", "find_runs", "group_runs", "read_run", "summary_rows"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.errors import FedfeatError
+from fedfeat.core.errors import FedfeatError
 from fedfeat.report.collect import Group, group_runs
 from fedfeat.report.run import Run
 from fedfeat.report.series import accuracy_curve

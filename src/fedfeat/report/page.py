@@ -10,8 +10,8 @@ from functools import cache
 from html import escape
 from pathlib import Path
 
-from fedfeat.errors import FedfeatError, MissingExtra
-from fedfeat.files import write_atomically
+from fedfeat.core.errors import FedfeatError, MissingExtra
+from fedfeat.core.files import write_atomically
 from fedfeat.report.detail import Data
 from fedfeat.report.page_data import page_data
 from fedfeat.report.run import Run

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from fedfeat.evaluate.metrics import Matrix, backward_transfer, forgetting
+from fedfeat.federation.metrics import Matrix, backward_transfer, forgetting
 from fedfeat.report.records import Confusion, HeadTail
 from fedfeat.report.run import Run
 

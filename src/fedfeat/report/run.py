@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from fedfeat.federation.runfolder import RunFolder
 from fedfeat.report.records import ResultRecord, RoundRecord, ScenarioRecord, TaskRecord
+from fedfeat.runs.folder import RunFolder
 
 Table = dict[str, Any]
 R = TypeVar("R", bound=BaseModel)

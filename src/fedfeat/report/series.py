@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedfeat.evaluate.metrics import Matrix
+from fedfeat.federation.metrics import Matrix
 from fedfeat.report.collect import Group
 from fedfeat.report.run import Run
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedfeat.errors import MissingExtra
-from fedfeat.files import write_atomically
+from fedfeat.core.errors import MissingExtra
+from fedfeat.core.files import write_atomically
 
 INK, MUTED, GRID, PAGE = "#1b1f24", "#5b636e", "#d9dde2", "#fefefe"
 SERIES = ("#0072b2", "#d55e00", "#00875f", "#a8327e", "#8a6a00", "#3a9bd9", "#5a4fcf", "#707070")

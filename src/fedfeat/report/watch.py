@@ -10,7 +10,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from fedfeat.errors import FedfeatError
+from fedfeat.core.errors import FedfeatError
 from fedfeat.report.collect import run_folders
 from fedfeat.report.detail import Data
 from fedfeat.report.page import data_text, document

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedfeat.draws import draw_at
-from fedfeat.errors import ConfigError, DataError
+from fedfeat.core.errors import ConfigError, DataError
+from fedfeat.core.rng import rng_at
 from fedfeat.scenario.partition import Generator, Ids, Split, dirichlet, iid, shards, shuffle_within
 from fedfeat.scenario.scenario import Scenario
 from fedfeat.scenario.settings import ScenarioSettings
@@ -41,7 +41,7 @@ def build_scenario(train_labels: ArrayLike, num_classes: int, settings: Scenario
 def partition_task(classes: list[Ids], clients: int, settings: ScenarioSettings, seed: int, task: int) -> Split:
     """Split one task's samples, redrawing until every client holds at least ``min_samples``."""
     legacy = settings.partition_seed == "legacy"
-    rng: Generator = legacy_generator(seed) if legacy else draw_at(seed, "partition", task)
+    rng: Generator = legacy_generator(seed) if legacy else rng_at(seed, "partition", task)
     total = sum(map(len, classes))
     if total >= clients * settings.min_samples:
         for _ in range(MAX_DRAWS):

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedfeat.draws import draw_at
+from fedfeat.core.rng import rng_at
 from fedfeat.scenario.partition import Ids, Split, even_sizes
 from fedfeat.scenario.record import scenario_record
 from fedfeat.scenario.settings import ScenarioSettings
@@ -72,7 +72,7 @@ class Scenario:
         here, wanted = self.present_clients[task], self.participants_per_round(task)
         if wanted == len(here):
             return here
-        rng = draw_at(self.seed, "participation", task, round)
+        rng = rng_at(self.seed, "participation", task, round)
         return here[np.sort(rng.choice(len(here), wanted, replace=False, shuffle=False))]
 
     def counts(self, task: int) -> Ids:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, StrictFloat, StrictInt, field_validator, model_validator
 
-from fedfeat.settings import Settings
+from fedfeat.core.settings import Settings
 
 
 class ScenarioSettings(Settings):

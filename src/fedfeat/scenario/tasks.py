@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from fedfeat.draws import draw_at
-from fedfeat.errors import ConfigError
+from fedfeat.core.errors import ConfigError
+from fedfeat.core.rng import rng_at
 
 
 def task_sizes(num_classes: int, tasks: int) -> list[int]:
@@ -32,7 +32,7 @@ def class_order(num_classes: int, order: str | tuple[int, ...], seed: int) -> tu
     if order == "natural":
         return tuple(range(num_classes))
     if order == "seeded":
-        return tuple(draw_at(seed, "class order").permutation(num_classes).tolist())
+        return tuple(rng_at(seed, "class order").permutation(num_classes).tolist())
     if order == "legacy":
         return tuple(legacy_generator(seed).permutation(num_classes).tolist())
     if sorted(order) != list(range(num_classes)):

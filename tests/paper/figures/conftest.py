@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedfeat.sweep import Outcome, finish
+from fedfeat.runs.sweep import Outcome, finish
 from toy import toy_config, write_toy
 
 METHODS = ("fedcbdr+etf", "fedcbdr+etf+gsa", "fedcbdr+feat")

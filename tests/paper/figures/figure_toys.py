@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.config import Config
-from fedfeat.paper.figures.figure import Numbers
-from fedfeat.sweep import Outcome
-from fedfeat.sweep.identity import folder_name
+from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep.identity import folder_name
+from fedfeat_reproduction.figures.figure import Numbers
 
 
 def outcome(config: Config, accuracies: Sequence[float]) -> Outcome:

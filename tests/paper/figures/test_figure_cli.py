@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedfeat.cli import app
-from fedfeat.errors import FedfeatError
+from fedfeat.core.errors import FedfeatError
 
 FAST = ["--set", "train.rounds=2", "--set", "train.local_epochs=1"]
 

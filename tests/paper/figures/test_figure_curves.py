@@ -7,10 +7,10 @@ import math
 import pytest
 from figure_toys import failed, outcome, row_of
 
-from fedfeat.errors import FedfeatError
-from fedfeat.paper.figures import FIGURES, Finding, Numbers
-from fedfeat.paper.figures.experiments import CIFAR10, configured, narrowed
-from fedfeat.paper.figures.panels import METHODS
+from fedfeat.core.errors import FedfeatError
+from fedfeat_reproduction.figures import FIGURES, Finding, Numbers
+from fedfeat_reproduction.figures.experiments import CIFAR10, configured, narrowed
+from fedfeat_reproduction.figures.panels import METHODS
 
 GAIN = {"fedcbdr+feat": 10.0, "refed+feat": 5.0, "fedcbdr": 0.0, "refed": -5.0}
 
@@ -77,7 +77,7 @@ def test_local_epochs_and_whether_the_gain_grows(gains: tuple[int, ...], holds: 
 
 
 def test_sensitivity_holds_one_setting_and_varies_two() -> None:
-    from fedfeat.paper.figures.sensitivity import _groups
+    from fedfeat_reproduction.figures.sensitivity import _groups
 
     runs = []
     for c in FIGURES["figure-7"].configs(False, (2023,)):

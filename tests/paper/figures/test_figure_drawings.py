@@ -15,18 +15,10 @@ import numpy as np
 import pytest
 from figure_toys import outcome
 
-from fedfeat.errors import FedfeatError, MissingExtra
-from fedfeat.paper.figures import FIGURES, Asked, Numbers, draw_again, make_figure, read_figure
-from fedfeat.paper.figures.style import (
-    COLUMN,
-    FORMATS,
-    PAGE,
-    method_look,
-    method_name,
-    paper_style,
-    plain_name,
-)
-from fedfeat.sweep import Outcome
+from fedfeat.core.errors import FedfeatError, MissingExtra
+from fedfeat.runs.sweep import Outcome
+from fedfeat_reproduction.figures import FIGURES, Asked, Numbers, draw_again, make_figure, read_figure
+from fedfeat_reproduction.figures.style import COLUMN, FORMATS, PAGE, method_look, method_name, paper_style, plain_name
 
 MakeRuns = Callable[[str], list[Outcome]]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedfeat.geometry import Energies, group_energies, simplex_etf
-from fedfeat.paper.figures.drift import class_means, head_dominated, lean
+from fedfeat_reproduction.figures.drift import class_means, head_dominated, lean
 
 
 @pytest.mark.parametrize(("classes", "old"), [(4, 2), (10, 8), (6, 3)])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from fedfeat.config import make_config
-from fedfeat.errors import FedfeatError
-from fedfeat.paper.cells import Cell, experiment
-from fedfeat.paper.figures import FIGURES, Asked, experiments_of
-from fedfeat.paper.figures.experiments import CIFAR10, configured, narrowed, published_accuracy
-from fedfeat.paper.figures.panels import METHODS
-from fedfeat.sweep.identity import identity
+from fedfeat.config.presets import Cell, experiment
+from fedfeat.core.errors import FedfeatError
+from fedfeat.runs.sweep.identity import identity
+from fedfeat_reproduction.figures import FIGURES, Asked, experiments_of
+from fedfeat_reproduction.figures.experiments import CIFAR10, configured, narrowed, published_accuracy
+from fedfeat_reproduction.figures.panels import METHODS
 
 COUNTS = {3: 2, 4: 2, 5: 3 * 4, 6: (3 + 3 + 2) * 4, 7: 1 + 3 * 3 * 2, 8: 3 * 4 * 4, 9: 2, 10: 1}
 QUICK = {3: 2, 4: 2, 5: 4, 6: 3 * 4, 7: 1 + 3 * 3 * 2, 8: 4 * 4, 9: 2, 10: 1}

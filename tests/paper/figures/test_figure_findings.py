@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedfeat.paper.figures import FIGURES, Numbers
-from fedfeat.paper.figures.style import GSA
+from fedfeat_reproduction.figures import FIGURES, Numbers
+from fedfeat_reproduction.figures.style import GSA
 
 
 def verdicts(name: str, rows: list[dict[str, Any]]) -> list[bool]:

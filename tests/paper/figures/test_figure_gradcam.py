@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedfeat.models import ETFHead, LinearHead, Network
 from fedfeat.models.backbones import Backbone, ResNet18, SmallCNN, for_both, pool
-from fedfeat.paper.figures.gradcam import attention, grad_cam, on_object, spread
+from fedfeat_reproduction.figures.gradcam import attention, grad_cam, on_object, spread
 
 
 class BrightAndDark(nn.Module):

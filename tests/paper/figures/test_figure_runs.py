@@ -11,15 +11,15 @@ import torch
 from figure_toys import failed
 from torch import Tensor
 
+from fedfeat.algorithm.client import Client
 from fedfeat.config import make_config
+from fedfeat.core.errors import FedfeatError
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.errors import FedfeatError
-from fedfeat.experiment import Experiment, start
-from fedfeat.federation.client import Client
-from fedfeat.paper.figures import FIGURES
-from fedfeat.paper.figures.corrected_logits import corrected
-from fedfeat.paper.figures.runs import ClientViews, _states_of, client_features, finished, model_view
-from fedfeat.sweep import Outcome
+from fedfeat.runs.experiment import Experiment, start
+from fedfeat.runs.sweep import Outcome
+from fedfeat_reproduction.figures import FIGURES
+from fedfeat_reproduction.figures.corrected_logits import corrected
+from fedfeat_reproduction.figures.runs import ClientViews, _states_of, client_features, finished, model_view
 
 TASKS = 3
 
@@ -53,7 +53,7 @@ def test_a_run_that_only_removes_is_shown_so(toy_runs: dict[str, Outcome], monke
     assert not torch.equal(found.change, corrected(at).change)
     predicted = (found.after @ at.prototypes.double()).argmax(dim=1)
     assert torch.equal(predicted, trained.predict(at.images).labels.cpu())
-    monkeypatch.setattr("fedfeat.paper.figures.corrected_logits.model_view", lambda run, task: removing)
+    monkeypatch.setattr("fedfeat_reproduction.figures.corrected_logits.model_view", lambda run, task: removing)
     numbers = FIGURES["figure-10"].measure([toy_runs["fedcbdr+feat"]])
     assert numbers.values("part") == ["removed"]
     (legend,) = FIGURES["figure-10"].draw(numbers).legends
@@ -67,7 +67,7 @@ def test_a_correction_without_its_prior_is_refused(toy_runs: dict[str, Outcome])
 
 def test_the_middle_task_of_two_is_the_last(toy_runs: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
     views = ClientViews(torch.rand(3, 8, 5), torch.arange(8) % 4, num_old=2, num_classes=4)
-    monkeypatch.setattr("fedfeat.paper.figures.feature_alignment.client_features", lambda run, task: views)
+    monkeypatch.setattr("fedfeat_reproduction.figures.feature_alignment.client_features", lambda run, task: views)
     run = toy_runs["fedcbdr+etf"]
     config = make_config(run.config.to_table(), ["scenario.tasks=2"])
     numbers = FIGURES["figure-3"].measure([Outcome(config, run.path, run.result)])

@@ -1,0 +1,151 @@
+"""A page per method, and one table of all: from docstrings, settings and what methods declare to send."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from fedfeat.algorithm.registry import NoSettings, Part
+from fedfeat.methods import PARTS, compose
+from fedfeat.methods.clip2fl.stand_in import teacher_settings
+from reference_pages.configuration import default_words, leaf_fields, markdown_row
+from reference_pages.sections import SYMBOLS, Message, keys_of, messages_of, origins_of, sections_of
+
+NOTE = "<!-- Written by `python -m reference_pages` from {}; edit it there. -->\n"
+INDEX_NOTE = NOTE.format("the docstrings of the methods")
+HOME = "fedfeat.methods."
+LONG = 80  # a default longer than this is left to the configuration reference
+BYTES_WORDS = """\
+Bytes are per client and task, on top of the model itself, which takes `4 * theta` bytes in each direction of a round.
+Each loss that a client reports for the log takes 4 more, and so does its number of images."""
+
+
+def built_in_parts() -> list[Part]:
+    """Return the parts of the project itself, bases first, in alphabetical order."""
+    own = [part for part in PARTS.values() if part.build.__module__.startswith(HOME)]
+    return sorted(own, key=lambda part: (part.kind != "base", part.name))
+
+
+def method_pages() -> dict[str, str]:
+    """Return every page by its file name."""
+    return {"index.md": method_index(), **{f"{part.name}.md": method_page(part) for part in built_in_parts()}}
+
+
+def method_index() -> str:
+    """Return the table of all methods, and what the symbols of their formulas mean."""
+    lines = ["# Methods", "", INDEX_NOTE, "| method | kind | what it is | up | down |", "|---|---|---|---|---|"]
+    for part in built_in_parts():
+        up, down = (_total(messages_of(part), way) for way in ("up/", "down/"))
+        lines.append(markdown_row(f"[`{part.name}`]({part.name}.md)", part.kind, part.summary, up, down))
+    lines += [
+        "",
+        "Join a base and add-ons with `+`, as in `fedcbdr+feat`. The last two columns say what crosses.",
+        BYTES_WORDS,
+        "[communication.md](../communication.md) has measured bytes beside them.",
+        "",
+        "## Symbols",
+        "",
+        "| symbol | meaning |",
+        "|---|---|",
+        *(markdown_row(f"`{name}`", meaning) for name, meaning in SYMBOLS.items()),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def method_page(part: Part) -> str:
+    """Return the page of a part as Markdown."""
+    sections = sections_of(part)
+    module = part.build.__module__.removeprefix("fedfeat.").replace(".", "/")
+    source = f"src/fedfeat/{module}.py"
+    blocks = [
+        f"# {part.name}",
+        NOTE.format(f"`{source}`").rstrip(),
+        part.summary,
+        f"Kind: {part.kind}. Code: [{module.rpartition('/')[2]}.py](../../{source}). All methods: [index](index.md).",
+        f"## Idea\n\n{_markdown(sections['Idea'])}",
+        f"## Objective\n\n```text\n{sections['Objective']}\n```",
+        f"## What is sent\n\n{_sent(part)}",
+        f"## Defaults\n\n{_defaults(part)}",
+        f"## Departures from the published program\n\n{_markdown(sections['Departures'])}",
+        f"## Run it\n\n{_command(part, sections.get('Run'))}",
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
+def declared(part: Part) -> Mapping[str, str]:
+    """Return the entries that a part adds to ``Method.sends``, with their words."""
+    with tempfile.TemporaryDirectory() as folder:
+        tables = {"clip2fl": teacher_settings(Path(folder))}
+        if part.kind == "base":
+            return compose(part.name, tables).sends
+        whole = example_of(part)
+        rest = whole.removesuffix(f"+{part.name}")
+        before = compose(rest, tables).sends
+        return {entry: words for entry, words in compose(whole, tables).sends.items() if entry not in before}
+
+
+def example_of(part: Part) -> str:
+    """Return the composition that shows a part, with the part at its end."""
+    if part.kind == "base":
+        return part.name
+    ending = [e for e in part.examples if e.endswith(f"+{part.name}")]
+    return ending[0] if ending else f"fedcbdr+{part.name}"
+
+
+def _sent(part: Part) -> str:
+    messages, words = messages_of(part), declared(part)
+    if not messages:
+        return "Nothing beyond the model, the losses and the number of images."
+    lines = [BYTES_WORDS, "", "| entry | bytes | what it is |", "|---|---|---|"]
+    for message in messages:
+        up = message.entry.startswith("up/")
+        meaning = [words.get(message.entry.rpartition("/")[2], "") if up else "", message.remark]
+        lines.append(markdown_row(f"`{message.entry}`", _formula(message), "; ".join(m for m in meaning if m)))
+    lines += ["", "An entry is `direction/operation/name`. Symbols: [index](index.md#symbols)."]
+    return "\n".join(lines)
+
+
+def _defaults(part: Part) -> str:
+    fields = {} if part.settings is NoSettings else dict(leaf_fields(part.settings))
+    keys = keys_of(part, list(fields))
+    origins = origins_of(part, keys)
+    if not keys:
+        return "There is nothing to set."
+    lines = [f"Keys of the table `[{part.table}]`:", ""]
+    lines += ["| key | default | meaning | where the default comes from |", "|---|---|---|---|"]
+    for key in keys:
+        value = default_words(fields[key])
+        value = value if len(value) <= LONG else f"a list, see [configuration](../configuration.md#{part.table})"
+        lines.append(markdown_row(f"`{key}`", value, fields[key].description or "", origins[key]))
+    return "\n".join(lines)
+
+
+def _command(part: Part, run: str | None) -> str:
+    # A line with a place-holder in capitals is for people; the others are checked by the tests.
+    language = "console" if re.search(r"[A-Z]{3}", run or "") else "sh"
+    return f"```{language}\nfedfeat run configs/digits.toml --set method={run or example_of(part)}\n```"
+
+
+def _formula(message: Message) -> str:
+    return ("at most " if message.at_most else "") + f"`{message.formula}`"
+
+
+def _total(messages: list[Message], way: str) -> str:
+    """Return what goes one way in a few words: single numbers are not worth a line of a table."""
+    large = [_formula(m) for m in messages if m.entry.startswith(way) and not m.formula.replace(" * R", "").isdigit()]
+    small = [m for m in messages if m.entry.startswith(way) and m.formula.replace(" * R", "").isdigit()]
+    words = [*dict.fromkeys(large), *(["single numbers"] if small else [])]
+    return ", ".join(words) or "nothing"
+
+
+def _markdown(text: str) -> str:
+    return text.replace("``", "`")
+
+
+def unmatched(part: Part) -> list[str]:
+    """Return entries that a part declares in ``Method.sends`` and for which its docstring has no bytes."""
+    entries = [m.entry.rpartition("/")[2] for m in messages_of(part) if m.entry.startswith("up/")]
+    return [name for name in declared(part) if not any(fnmatchcase(name, e) for e in entries)]

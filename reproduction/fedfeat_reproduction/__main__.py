@@ -1,0 +1,22 @@
+"""``python -m fedfeat_reproduction``: write the reproduction page from the records of this checkout."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from fedfeat_reproduction.page import missing_readings, write_page
+from fedfeat_reproduction.records import read_records
+
+ROOT = Path(__file__).parents[3]
+
+
+def main() -> None:
+    """Write ``docs/reproduction.md`` and name what has no reading yet."""
+    write_page(ROOT / "results", ROOT / "docs" / "reproduction.md")
+    for table, cell in missing_readings(read_records(ROOT / "results")):
+        print(f"readings.toml: no reading of {cell} in {table}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Our figures beside the published ones: records sorted into cells, averaged over seeds."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from fedfeat.config import Config, parse_config
+from fedfeat.config.presets import Cell, Table, experiment
+from fedfeat.core.errors import FedfeatError
+from fedfeat.runs.sweep.identity import changed_settings
+from fedfeat_reproduction.cells import OTHER_FORMS
+from fedfeat_reproduction.changed import counting
+from fedfeat_reproduction.published import Entry
+from fedfeat_reproduction.records import Record
+from fedfeat_reproduction.sources import CALIBRATE, Source, after_tasks, is_calibrated, matrix, numbers_sent, sources
+
+MakeExperiment = Callable[[Cell, str], Table]
+# How a run was computed, and what identifies it within its setting, do not make it another setting.
+NOT_A_SETTING = ("method", "seed", "engine", "federation", "plugins")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Mean and spread over seeds."""
+
+    values: tuple[float, ...]
+    held_back: bool = False  # at least one run held samples back for calibration
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return statistics.fmean(self.values)
+
+    @property
+    def std(self) -> float | None:
+        """The sample standard deviation; None for a single seed."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Line:
+    """An entry of a table with our figures for it, as the method is and with calibration on top."""
+
+    entry: Entry
+    ours: Figure | None
+    calibrated: Figure | None
+    comparable: bool = True  # False for quick runs, which are not of the paper's setting
+    changed: tuple[str, ...] = ()  # settings of ours that are not the cell's, as ``"key=value"``
+
+    @property
+    def difference(self) -> float | None:
+        """Our mean less the published one."""
+        return _difference(self.ours, self.entry) if self.comparable else None
+
+    @property
+    def calibrated_difference(self) -> float | None:
+        """The same for the calibrated figure."""
+        return _difference(self.calibrated, self.entry) if self.comparable else None
+
+
+class Shelf:
+    """Records sorted by setting, method and seed; of equal ones the first counts.
+
+    Figures are read from runs of the cells' experiments, changed by ``overrides`` (``"key=value"``). A record whose
+    settings this version does not understand is left out, and ``strange`` says why.
+    """
+
+    def __init__(
+        self, records: Iterable[Record], make: MakeExperiment = experiment, overrides: Sequence[str] = ()
+    ) -> None:
+        self.make, self.overrides = make, counting(overrides)
+        self.records: list[Record] = []  # that are understood
+        self.found: dict[tuple[str, str], dict[int, Record]] = {}
+        self.strange: list[str] = []
+        for kept in records:
+            try:
+                setting = setting_of(parse_config(kept.config, where=f"{kept.method} seed {kept.seed}"))
+            except FedfeatError as error:
+                self.strange.append(str(error))
+                continue
+            self.records.append(kept)
+            self.found.setdefault((setting, kept.method), {}).setdefault(kept.seed, kept)
+
+    def with_settings(self, overrides: Sequence[str]) -> Shelf:
+        """Return the same records, read for experiments that are changed in another way."""
+        other = copy(self)
+        other.overrides = counting(overrides)
+        return other
+
+    def has(self, cell: Cell, method: str) -> bool:
+        """Whether there is a run of a method in a cell."""
+        return bool(self._runs(cell, method))
+
+    def line(self, entry: Entry) -> Line:
+        """Return an entry with our figures."""
+        ours = self._figure(entry, sources(entry.method))
+        return Line(entry, ours, self._calibrated(entry), self.make is experiment, self.overrides)
+
+    def _calibrated(self, entry: Entry) -> Figure | None:
+        if entry.measure != "accuracy" or is_calibrated(entry.method):
+            return None
+        return self._figure(entry, [Source(entry.method + CALIBRATE, "corrected")])
+
+    def _figure(self, entry: Entry, places: Sequence[Source]) -> Figure | None:
+        values: dict[int, tuple[float, bool]] = {}
+        for place in places:
+            for seed, kept in self._runs(entry.cell, place.method).items():
+                value = read(kept, entry, place)
+                if value is not None:
+                    values.setdefault(seed, (value, place.held_back))
+        if not values:
+            return None
+        ordered = [values[seed] for seed in sorted(values)]
+        return Figure(tuple(v for v, _ in ordered), held_back=any(held for _, held in ordered))
+
+    def _runs(self, cell: Cell, method: str) -> dict[int, Record]:
+        return self.found.get((_expected(self.make, self.overrides, cell, method), method), {})
+
+
+def with_other_forms(lines: Sequence[Line], shelf: Shelf) -> list[Line]:
+    """Return lines, those that were run with other forms of the correction followed by these."""
+    return [shown for line in lines for shown in (line, *other_forms(line, shelf).values())]
+
+
+def other_forms(line: Line, shelf: Shelf) -> dict[str, Line]:
+    """Return a line with each other form of the correction that it was run with; one without correction has none."""
+    entry = line.entry
+    if not {"feat", "egc"} & set(entry.method.split("+")):
+        return {}
+    found = {
+        form: shelf.with_settings(changes).line(replace(entry, label=f"{entry.label}, {form}"))
+        for form, changes in OTHER_FORMS.items()
+    }
+    return {form: other for form, other in found.items() if other.ours or other.calibrated}
+
+
+def read(kept: Record, entry: Entry, place: Source) -> float | None:
+    """Return what a record says about an entry."""
+    if entry.measure == "numbers sent":
+        return None if place.held_back else numbers_sent(kept)
+    if entry.task is None:
+        return after_tasks(kept, place.prediction)[-1]
+    rows = matrix(kept, place.prediction)
+    return None if rows is None else rows[-1][entry.task - 1]
+
+
+def setting_of(config: Config) -> str:
+    """Return what decides a result apart from method, seed and engine, as text that compares."""
+    return json.dumps(setting_table(config), sort_keys=True)
+
+
+def setting_table(config: Config) -> dict[str, Any]:
+    """Return the same as a table of what is not the default."""
+    table = {k: v for k, v in changed_settings(config).items() if k not in NOT_A_SETTING}
+    if "clip2fl" in table:
+        # Everybody supplies a teacher of their own; which one is in the record.
+        table["clip2fl"] = {k: v for k, v in table["clip2fl"].items() if k != "teacher"}
+    if "calibrate" in table:
+        unread = unread_grids(config.method)
+        table["calibrate"] = {k: v for k, v in table["calibrate"].items() if k not in unread}
+    return {k: v for k, v in table.items() if v != {}}
+
+
+def unread_grids(method: str) -> tuple[str, ...]:
+    """Return the settings of ``calibrate`` that are for the other kind of classifier."""
+    return ("linear_deltas",) if {"etf", "feat"} & set(method.split("+")) else ("deltas", "gammas")
+
+
+@lru_cache(maxsize=4096)
+def _expected(make: MakeExperiment, overrides: tuple[str, ...], cell: Cell, method: str) -> str:
+    return setting_of(parse_config(make(cell, method), overrides, where="--set"))
+
+
+def _difference(figure: Figure | None, entry: Entry) -> float | None:
+    if figure is None or entry.published is None:
+        return None
+    return round(figure.mean - entry.published.mean, 8)  # what is beyond comes from the arithmetic

@@ -1,0 +1,104 @@
+"""Which runs tell a method's figure: its own, and runs whose training is the same and whose prediction differs.
+
+EGC and calibration act at prediction. So a run of FEAT also gives the figure of ETF and GSA alone, and a calibrated
+run the figures before calibration. The latter trained without the samples that it held back, and chose its exemplars
+with a model that had not seen them; that is said where such figures are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from fedfeat.core.errors import FedfeatError
+from fedfeat.methods import compose
+from fedfeat_reproduction.records import Matrix, Record
+
+Prediction = Literal["corrected", "plain", "before calibration"]
+CALIBRATE = "+calibrate"
+
+
+class Source(NamedTuple):
+    """A method that was trained, which of its predictions to read, and whether it held samples back."""
+
+    method: str
+    prediction: Prediction
+    held_back: bool = False
+
+
+def sources(method: str) -> list[Source]:
+    """Return where the figure of a method may be read, the method's own runs first."""
+    found = [Source(method, "corrected")]
+    richer = _with_correction(method)
+    if richer is not None:
+        found.append(Source(richer, "plain"))
+    if can_calibrate(method):
+        found.append(Source(method + CALIBRATE, "before calibration", held_back=True))
+    if richer is not None and can_calibrate(richer):
+        found.append(Source(richer + CALIBRATE, "plain", held_back=True))
+    return found
+
+
+def trained_as(method: str) -> str:
+    """Return the method to train for a figure: the one that gives more figures, where the training is the same."""
+    return _with_correction(method) or method
+
+
+def can_calibrate(method: str) -> bool:
+    """Whether the add-on ``calibrate`` goes on top of a method: it needs exemplars, and is not there yet."""
+    try:
+        compose(method + CALIBRATE, {})
+    except FedfeatError:
+        return False
+    return True
+
+
+def is_calibrated(method: str) -> bool:
+    """Whether calibration is one of a method's parts."""
+    return CALIBRATE.lstrip("+") in method.split("+")
+
+
+def after_tasks(record: Record, prediction: Prediction) -> list[float]:
+    """Return the accuracy after each task under a prediction."""
+    if prediction == "corrected":
+        return record.accuracy_after_task
+    uncorrected = record.accuracy_after_task_uncorrected
+    # A method without a correction has no prediction of that name: its plain one it is.
+    return uncorrected if prediction == "plain" else record.accuracy_of_variants.get(prediction, uncorrected)
+
+
+def matrix(record: Record, prediction: Prediction) -> Matrix | None:
+    """Return the accuracies on each task's classes; None where a record does not have them."""
+    if prediction == "corrected":
+        return record.accuracy_matrix
+    if prediction == "plain" or prediction not in record.accuracy_of_variants:
+        return record.accuracy_matrix_uncorrected
+    return record.accuracy_matrix_of_variants.get(prediction)
+
+
+def numbers_sent(record: Record) -> float | None:
+    """Return how many numbers a client sent per round of the later tasks, without weights, losses and image count."""
+    return _numbers_sent(record.traffic, record.config) if record.traffic else None
+
+
+def _numbers_sent(traffic: Mapping[str, int], config: Mapping[str, Mapping[str, int]]) -> float:
+    sent = sum(
+        size
+        for key, size in traffic.items()
+        if key.startswith("up/train/")
+        and (name := key.split("/")[-1]) not in ("weights", "samples")
+        and not name.startswith("loss.")
+    )
+    scenario = config["scenario"]
+    rounds = config["train"]["rounds"] * max(scenario["tasks"] - 1, 1)
+    return sent / 4 / rounds / scenario["clients"]
+
+
+def _with_correction(method: str) -> str | None:
+    """Return the method that trains the same and corrects at prediction."""
+    names = method.split("+")
+    if "etf" not in names or "egc" in names or is_calibrated(method):
+        return None
+    if "gsa" in names:
+        return "+".join("feat" if n == "etf" else n for n in names if n != "gsa")
+    return "+".join(p for n in names for p in ((n, "egc") if n == "etf" else (n,)))

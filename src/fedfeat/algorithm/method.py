@@ -1,0 +1,160 @@
+"""A method is parts: a head, loss terms, references, penalties, a replay rule, statistics, a prediction.
+
+Each part is small and knows nothing of tasks, rounds or the other clients' loop; the federation puts them to work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.losses import cross_entropy
+from fedfeat.algorithm.server import Server
+from fedfeat.algorithm.step import Known, LossTerm, Seen, Step
+from fedfeat.algorithm.task_end import TaskEnd
+from fedfeat.core.payload import Payload
+from fedfeat.models import HeadFactory, LinearHead, Network, Outputs
+
+Op = Callable[[Client, Payload], Payload]
+Buffers = dict[str, Tensor]
+# Images of a batch -> what a step's loss terms refer to; ``client.batch`` has the batch's indices.
+ReferenceFunction = Callable[[Tensor], dict[str, Tensor]]
+PenaltyGradient = Callable[[Tensor, Tensor], Tensor]  # (weights, gradient to add to) -> value of the penalty
+
+
+@dataclass(frozen=True)
+class Capturable:
+    """A look or a push that an engine may capture: a function, and the tensors that one client's visit brings.
+
+    The function is the same for every visit of the same ``kind``, and whatever else it refers to (networks from
+    ``client.frozen``, settings) stays in place. So it is captured once, and each visit's tensors are copied in.
+    """
+
+    function: Callable[..., Any]
+    tensors: tuple[Tensor, ...] = ()
+    kind: tuple[int, ...] = ()  # what else may differ between visits, such as the number of frozen networks
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """Call the function with the step's inputs, then its tensors."""
+        return self.function(*inputs, *self.tensors)
+
+
+class Reference(Protocol):
+    """Something besides the batch that a step looks at: a frozen model, a synthetic batch.
+
+    A look that is ``Capturable`` runs at full speed on engine cuda; any other callable works too, in eager mode.
+    """
+
+    def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
+        """Return a function from a batch's images to tensors for ``Step.references``, or None if not needed now."""
+
+
+class Penalty(Protocol):
+    """A pull on the weights themselves, with its gradient in closed form."""
+
+    name: str
+
+    def start(self, client: Client, request: Payload) -> PenaltyGradient | None:
+        """Return a function that adds to the gradient and returns the penalty, or None if there is none now."""
+
+
+class Statistic(Protocol):
+    """What clients measure while or after they train, and how the server joins the numbers."""
+
+    @property
+    def per_step(self) -> bool:
+        """Whether ``update`` does anything; if not, steps can be captured without it."""
+
+    def start(self, client: Client, request: Payload) -> Buffers:
+        """Make the buffers that ``update`` writes into."""
+
+    def update(self, network: Network, step: Step, buffers: Buffers) -> None:
+        """Take in one training step, without a branch on a tensor's value."""
+
+    def finish(self, client: Client, buffers: Buffers) -> Payload:
+        """Return what the client sends along with its weights; may write to the client's state."""
+
+    def reduce(self, replies: Sequence[Payload]) -> dict[str, float]:
+        """Return the numbers that the server keeps; an empty dict leaves the earlier ones in place."""
+
+
+class ServerStep(Protocol):
+    """What the server does beyond averaging."""
+
+    def broadcast(self, server: Server) -> Payload:
+        """Return entries for every training request of the coming round."""
+
+    def after_round(self, server: Server, replies: Mapping[int, Payload]) -> None:
+        """Change the server's weights, numbers or tensors; ``replies`` come without the weights."""
+
+
+class TaskEndStep(Protocol):
+    """What happens at the end of a task: the server's side here, the clients' side in ``ops``."""
+
+    after_last: bool  # whether it is also needed after the last task
+
+    def ops(self) -> dict[str, Op]:
+        """Return the operations that clients answer."""
+
+    def at_task_end(self, task_end: TaskEnd) -> None:
+        """Do the server's part, asking clients through the exchange."""
+
+
+class Prediction(Protocol):
+    """How logits become a prediction, given what the server keeps."""
+
+    def __call__(self, network: Network, outputs: Outputs, seen: Seen, known: Known) -> Tensor:
+        """Return corrected logits [B, C]."""
+
+
+def linear_head(dim: int, seed: int, num_classes: int) -> LinearHead:
+    """Make the ordinary classifier."""
+    return LinearHead(dim, seed=seed)
+
+
+CROSS_ENTROPY = LossTerm("ce", lambda step: cross_entropy(step.logits, step.labels))
+
+
+@dataclass(frozen=True)
+class Method:
+    """A composition of parts; add-ons return a changed copy."""
+
+    name: str
+    loss: LossTerm = CROSS_ENTROPY
+    head: HeadFactory = linear_head
+    has_etf_head: bool = False
+    extras: Mapping[str, Callable[[int], nn.Module]] = field(default_factory=dict)  # trained layers of terms, by name
+    terms: tuple[LossTerm, ...] = ()
+    wants_intermediate: bool = False
+    references: tuple[Reference, ...] = ()
+    trains_on_references: bool = False  # a reference runs the network that is trained, and gradients go through it
+    penalties: tuple[Penalty, ...] = ()
+    keeps_previous_model: bool = False  # clients keep the model that the previous task ended with
+    grad_clip: float | None = None
+    replay: TaskEndStep | None = None
+    task_end: tuple[TaskEndStep, ...] = ()  # runs before the replay rule
+    statistics: tuple[Statistic, ...] = ()
+    encodes_exemplars: bool = False  # after training, as they are: an engine may have their features ready by then
+    server_steps: tuple[ServerStep, ...] = ()
+    held_out: float = 0.0  # share of exemplars that clients do not train on during a task
+    redraws_held_out: bool = True  # other exemplars in every task; otherwise the same for good
+    predict: Prediction | None = None
+    variants: Mapping[str, Prediction] = field(default_factory=dict)  # other predictions to evaluate for the record
+    sends: Mapping[str, str] = field(default_factory=dict)  # what leaves a client besides weights, losses and counts
+    notes: tuple[str, ...] = ()  # what the log and the result should say about this method
+
+    def active_terms(self, task: int) -> tuple[LossTerm, ...]:
+        """Return the loss terms of a task (counted from 0), the classification loss first."""
+        return tuple(t for t in (self.loss, *self.terms) if task + 1 >= t.from_task and t.weight != 0)
+
+    def task_end_steps(self) -> tuple[TaskEndStep, ...]:
+        """Return everything that happens at the end of a task, selection last."""
+        return (*self.task_end, *((self.replay,) if self.replay else ()))
+
+    def ops(self) -> dict[str, Op]:
+        """Return the operations that clients answer at the end of a task."""
+        return {name: op for step in self.task_end_steps() for name, op in step.ops().items()}

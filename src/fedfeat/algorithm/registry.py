@@ -1,0 +1,108 @@
+"""Names of methods: ``base`` or ``base+addon+addon``, each a registered function that returns parts."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fedfeat.algorithm.method import Method
+from fedfeat.core.errors import ConfigError, nearest
+from fedfeat.core.settings import Settings
+
+
+class NoSettings(Settings):
+    """A part without settings."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A registered base or add-on."""
+
+    name: str
+    kind: str  # "base" or "add-on"
+    table: str  # the table of the configuration that holds its settings
+    settings: type[Settings]
+    build: Callable[..., Method]
+    summary: str
+    examples: tuple[str, ...] = ()  # compositions worth naming in lists, comparisons and tests
+
+
+PARTS: dict[str, Part] = {}
+
+
+def base(
+    name: str, settings: type[Settings] = NoSettings
+) -> Callable[[Callable[[Any], Method]], Callable[[Any], Method]]:
+    """Register ``function(settings) -> Method`` as a base method."""
+
+    def register(function: Callable[[Any], Method]) -> Callable[[Any], Method]:
+        PARTS[name] = Part(name, "base", name, settings, function, _summary(function))
+        return function
+
+    return register
+
+
+def addon(
+    name: str, settings: type[Settings] = NoSettings, *, table: str | None = None, examples: tuple[str, ...] = ()
+) -> Callable[[Callable[[Method, Any], Method]], Callable[[Method, Any], Method]]:
+    """Register ``function(method, settings) -> Method`` as an add-on; several may share one settings table."""
+
+    def register(function: Callable[[Method, Any], Method]) -> Callable[[Method, Any], Method]:
+        PARTS[name] = Part(name, "add-on", table or name, settings, function, _summary(function), examples)
+        return function
+
+    return register
+
+
+def settings_tables() -> dict[str, type[Settings]]:
+    """Return the settings model of every table that some part reads."""
+    return {p.table: p.settings for p in PARTS.values() if p.settings is not NoSettings}
+
+
+def all_methods() -> list[str]:
+    """Return every base and the usual compositions."""
+    return [*(p.name for p in PARTS.values() if p.kind == "base"), *example_methods()]
+
+
+def example_methods() -> list[str]:
+    """Return the compositions that add-ons name as worth knowing."""
+    return [example for part in PARTS.values() for example in part.examples]
+
+
+def parts_of(spec: str) -> list[Part]:
+    """Split ``base+addon`` and look the names up; an unknown name is answered with the nearest one."""
+    names = [n.strip() for n in spec.split("+")]
+    for name in names:
+        if name not in PARTS:
+            raise ConfigError(f"method: no method or add-on is called {name!r} (in {spec!r}); {nearest(name, PARTS)}")
+    first, *rest = (PARTS[n] for n in names)
+    if first.kind != "base":
+        raise ConfigError(
+            f"method: {spec!r} must start with a base method, and {first.name!r} is an add-on; {_bases()}"
+        )
+    for part in rest:
+        if part.kind != "add-on":
+            raise ConfigError(f"method: {part.name!r} in {spec!r} is a base method; only add-ons may follow a '+'")
+    if len(set(names)) != len(names):
+        raise ConfigError(f"method: {spec!r} names a part twice; name each once")
+    return [first, *rest]
+
+
+def compose(spec: str, tables: Mapping[str, Settings]) -> Method:
+    """Build a method from its name and the settings tables of the configuration."""
+    first, *rest = parts_of(spec)
+    method = first.build(tables.get(first.table) or first.settings())
+    for part in rest:
+        method = part.build(method, tables.get(part.table) or part.settings())
+        method = replace(method, name=f"{method.name}+{part.name}")
+    return method
+
+
+def _summary(function: Callable[..., Method]) -> str:
+    return (inspect.getdoc(function) or "").split("\n")[0]
+
+
+def _bases() -> str:
+    return "bases: " + ", ".join(p.name for p in PARTS.values() if p.kind == "base")

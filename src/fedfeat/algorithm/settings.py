@@ -1,0 +1,65 @@
+"""What clients need to know of a run: how they train, and what they do to an update before it leaves."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from fedfeat.core.settings import Settings
+
+
+class TrainSettings(Settings):
+    """Local training and averaging, the same for every method."""
+
+    rounds: int = Field(100, ge=1, description="communication rounds per task")
+    local_epochs: int = Field(2, ge=1, description="passes over the local set per round")
+    batch: int = Field(128, ge=1, description="samples per step; the last, smaller batch is kept")
+    lr: float = Field(0.04, gt=0, description="learning rate at the start of each task")
+    lr_min: float = Field(1e-3, ge=0, description="learning rate that the cosine falls towards")
+    schedule: Literal["cosine_per_task", "constant"] = Field(
+        "cosine_per_task", description="learning rate over the rounds of a task"
+    )
+    momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum, started anew at every client visit")
+    weight_decay: float = Field(1e-5, ge=0, description="L2 penalty on every trained number")
+    aggregation: Literal["uniform", "samples"] = Field(
+        "uniform", description="weight of a client in the average: equal, or by its number of samples"
+    )
+    model_selection: Literal["last", "lowest_train_loss"] = Field(
+        "last", description="which round's model a task ends with; never chosen on test data"
+    )
+
+    @model_validator(mode="after")
+    def _cosine_goes_down(self) -> TrainSettings:
+        if self.schedule == "cosine_per_task" and self.lr_min > self.lr:
+            raise ValueError(f"lr_min ({self.lr_min}) must not exceed lr ({self.lr})")
+        return self
+
+
+def learning_rate(settings: TrainSettings, round: int) -> float:
+    """Return the learning rate of a round (counted from 0) within its task."""
+    if settings.schedule == "constant":
+        return settings.lr
+    cosine = 0.5 * (1 + math.cos(math.pi * round / settings.rounds))
+    return settings.lr_min + (settings.lr - settings.lr_min) * cosine
+
+
+class PrivacySettings(Settings):
+    """What clients do to their updates before they send them; nothing by default."""
+
+    clip: float | None = Field(None, gt=0, description="largest norm of what a client's training changes; unset: any")
+    noise: float | None = Field(
+        None, gt=0, description="standard deviation of Gaussian noise on each number of the update, in units of clip"
+    )
+    delta: float | None = Field(
+        None, gt=0, lt=1, description="delta at which the result states epsilon; unset: 0.00001"
+    )
+
+    @model_validator(mode="after")
+    def _noise_has_a_scale(self) -> PrivacySettings:
+        if self.noise is not None and self.clip is None:
+            raise ValueError("noise is measured in units of clip; set clip too")
+        if self.delta is not None and self.noise is None:
+            raise ValueError("delta has no meaning without noise; set noise too, or leave delta out")
+        return self

@@ -1,0 +1,239 @@
+"""One experiment as data: read from TOML, checked as a whole, written back resolved."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pydantic import Field, ValidationError, model_validator
+
+from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.settings import PrivacySettings, TrainSettings
+from fedfeat.config.plugins import load_installed, load_plugins
+from fedfeat.config.presets import PRESETS
+from fedfeat.config.renamed import with_new_names
+from fedfeat.config.settings import EngineSettings, FederationSettings, RunSettings, TrackerSettings
+from fedfeat.core.errors import ConfigError, nearest
+from fedfeat.core.settings import Settings
+from fedfeat.data.settings import OWNED, DataSettings
+from fedfeat.methods import compose, parts_of, settings_tables
+from fedfeat.models.settings import ModelSettings
+from fedfeat.scenario.settings import ScenarioSettings
+
+Table = dict[str, Any]
+# Entries from which the server can compute the very update that noise is to hide.
+GIVES_THE_UPDATE_AWAY = {"control_change": "its change of the control variate is the update, up to known numbers"}
+S = TypeVar("S", bound=Settings)
+
+
+class Config(Settings):
+    """A complete experiment: data set, scenario, method, model, training, engine."""
+
+    method: str = Field("fedcbdr+feat", description="base method and add-ons, joined by '+'")
+    seed: int = Field(2023, ge=0, description="every random draw derives from it")
+    plugins: tuple[str, ...] = Field(
+        (), description="Python files with methods of your own; relative paths count from this file"
+    )
+    data: DataSettings = Field(default_factory=DataSettings, description="the images")
+    scenario: ScenarioSettings = Field(default_factory=ScenarioSettings, description="who sees what, and when")
+    model: ModelSettings = Field(default_factory=ModelSettings, description="the network")
+    train: TrainSettings = Field(default_factory=TrainSettings, description="local training and averaging")
+    engine: EngineSettings = Field(default_factory=EngineSettings, description="where clients are run")
+    federation: FederationSettings = Field(
+        default_factory=FederationSettings, description="deadline and quorum of the exchange with clients"
+    )
+    privacy: PrivacySettings = Field(
+        default_factory=PrivacySettings, description="what clients do to their updates before they send them"
+    )
+    run: RunSettings = Field(default_factory=RunSettings, description="what the run leaves behind")
+    tracker: TrackerSettings = Field(default_factory=TrackerSettings, description="copies of its numbers elsewhere")
+    parts: dict[str, Settings] = Field(default_factory=dict, description="settings tables of methods, by name")
+
+    @model_validator(mode="after")
+    def _owned_and_named_go_together(self) -> Self:
+        if (self.data.name == OWNED) != (self.scenario.task_names is not None):
+            raise ValueError(
+                f"data.name = {OWNED!r} and scenario.task_names go together: a client's images are found by the names "
+                "of their classes; set both or neither"
+            )
+        return self
+
+    def build_method(self) -> Method:
+        """Compose the method; contradictions between its parts are refused here."""
+        return compose(self.method, self.parts)
+
+    def to_table(self) -> Table:
+        """Return the resolved configuration as nested tables, method tables at the top level."""
+        table = self.model_dump(by_alias=True, exclude_none=True, exclude={"parts"})
+        for name in ("plugins", "privacy"):
+            if not table[name]:
+                del table[name]
+        used = {p.table: p.settings for p in parts_of(self.method)}
+        for name, model in used.items():
+            settings = self.parts.get(name) or model()
+            if type(settings).model_fields:
+                table[name] = settings.model_dump(by_alias=True, exclude_none=True)
+        return table
+
+    def to_toml(self) -> str:
+        """Return the resolved configuration as TOML."""
+        import tomli_w  # only to write: reading a configuration needs nothing besides pydantic
+
+        return tomli_w.dumps(self.to_table())
+
+
+def load_config(path: Path, overrides: Sequence[str] = (), plugins: Sequence[Path] = ()) -> Config:
+    """Read a TOML file (or the name of a preset), add plugins and apply ``a.b=c`` overrides."""
+    if path.is_file():
+        try:
+            table: Table = tomllib.loads(path.read_text())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{path}: not a valid TOML file ({error})") from error
+        return make_config(_with_plugins(table, plugins), overrides, where=str(path), folder=path.parent)
+    if str(path) in PRESETS:
+        return make_config(_with_plugins(PRESETS[str(path)].table(), plugins), overrides, where=f"preset {path}")
+    raise ConfigError(
+        f"{path}: no such configuration file, and no preset of that name; {nearest(str(path), PRESETS)} "
+        "(fedfeat list presets shows them)"
+    )
+
+
+def make_config(
+    table: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    where: str = "configuration",
+    folder: Path | None = None,
+) -> Config:
+    """Check nested tables as a whole; every problem is named at once.
+
+    Plugins are loaded first, those with a relative path from ``folder`` (the current one by default).
+    """
+    config = parse_config(table, overrides, where=where, folder=folder)
+    check_privacy(config.privacy, config.model.norm, config.build_method())
+    return config
+
+
+def check_privacy(settings: PrivacySettings, norm: str, method: Method) -> None:
+    """Refuse noise that would protect nothing, because the same thing also leaves without it."""
+    if settings.noise is None:
+        return
+    if norm == "batch":
+        raise ConfigError(
+            "privacy.noise: BatchNorm's running statistics would leave clients without noise; set model.norm = 'group'"
+        )
+    for entry in GIVES_THE_UPDATE_AWAY.keys() & method.sends.keys():
+        raise ConfigError(
+            f"privacy.noise: {method.name} also sends {entry!r}, and {GIVES_THE_UPDATE_AWAY[entry]}; "
+            "leave noise out, or use another method"
+        )
+
+
+def parse_config(
+    table: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    where: str = "configuration",
+    folder: Path | None = None,
+) -> Config:
+    """Check the settings alone: their method is not built, so what it would read need not be on this machine."""
+    merged = with_new_names(table, where=where)
+    for override in overrides:
+        merged = _merge(merged, with_new_names(parse_override(override), where="--set"))
+    load_installed(reserved=Config.model_fields)
+    if _is_list_of_strings(merged.get("plugins")):
+        merged["plugins"] = load_plugins(merged["plugins"], folder or Path(), reserved=Config.model_fields)
+    problems: list[str] = []
+    tables = settings_tables()
+    parts = {k: _checked(tables[k], merged.pop(k), where, problems, [k]) for k in tables if k in merged}
+    config = _checked(Config, {**merged, "parts": {k: v for k, v in parts.items() if v}}, where, problems, [])
+    if problems or config is None:
+        raise ConfigError("; ".join(problems))
+    return config
+
+
+def _checked(model: type[S], table: Any, where: str, problems: list[str], path: list[str]) -> S | None:
+    try:
+        return model.model_validate(table)
+    except ValidationError as error:
+        problems += [_sentence(where, e, path) for e in error.errors()]
+        return None
+
+
+def _with_plugins(table: Table, plugins: Sequence[Path]) -> Table:
+    named = table.get("plugins", [])
+    if not plugins or not _is_list_of_strings(named):
+        return table
+    return {**table, "plugins": [*named, *(str(p.absolute()) for p in plugins)]}
+
+
+def _is_list_of_strings(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(v, str) for v in value)
+
+
+def parse_override(text: str) -> Table:
+    """Turn ``train.lr=0.1`` into ``{"train": {"lr": 0.1}}``; a value that is not TOML is taken as a string."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise ConfigError(f"--set {text!r}: expected KEY=VALUE such as train.lr=0.1")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        parsed = value
+    table: Any = parsed
+    for name in reversed(key.strip().split(".")):
+        table = {name: table}
+    result: Table = table
+    return result
+
+
+def differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return the dotted keys in which two nested tables differ."""
+    keys = []
+    for name in sorted({*a, *b}):
+        left, right = a.get(name), b.get(name)
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            keys += differing_keys(left, right, f"{prefix}{name}.")
+        elif left != right:
+            keys.append(prefix + name)
+    return keys
+
+
+def _merge(a: Mapping[str, Any], b: Mapping[str, Any]) -> Table:
+    merged = dict(a)
+    for key, value in b.items():
+        old = merged.get(key)
+        merged[key] = _merge(old if isinstance(old, dict) else {}, value) if isinstance(value, Mapping) else value
+    return merged
+
+
+def _sentence(where: str, error: Any, prefix: list[str]) -> str:
+    """Say in one clause which key is wrong, what was expected and what came."""
+    path = prefix + [str(p) for p in error["loc"]]
+    name = ".".join(path) or "configuration"
+    if error["type"] == "extra_forbidden":
+        known = _known_keys(path[:-1])
+        return f"{where}: unknown key {name!r}; {nearest(path[-1], known)}"
+    message = error["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    came = error.get("input")
+    shown = "" if isinstance(came, Mapping) else f", got {came!r}"
+    return f"{where}: {name}: {message}{shown}"
+
+
+def _known_keys(path: list[str]) -> list[str]:
+    """Return the keys that a table of the configuration may have."""
+    model: Any = Config
+    tables = settings_tables()
+    for depth, name in enumerate(path):
+        if depth == 0 and name in tables:
+            model = tables[name]
+        else:
+            field = model.model_fields.get(name)
+            model = field.annotation if field is not None else None
+        if not (isinstance(model, type) and issubclass(model, Settings)):
+            return []
+    keys = [f.alias or k for k, f in model.model_fields.items() if k != "parts"]
+    return [*keys, *tables] if not path else keys

@@ -1,0 +1,65 @@
+"""Files that are whole or not there: written beside, flushed, renamed; a full disk is one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedfeat.core.errors import FedfeatError
+
+
+class DiskError(FedfeatError):
+    """The file system refused: full, read-only or not allowed."""
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn a refusal of the file system into one sentence that names the path and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        reason = {
+            errno.ENOSPC: "the disk is full; free some space",
+            errno.EDQUOT: "the quota is used up; free some space",
+            errno.EACCES: "permission is denied; choose a folder you may write to",
+            errno.EPERM: "permission is denied; choose a folder you may write to",
+            errno.EROFS: "the file system is read-only; choose another folder",
+            errno.ENOTDIR: "a part of the path is a file, not a folder; choose another folder",
+            errno.EISDIR: "a folder of that name is in the way; choose another name",
+            errno.EEXIST: "a file of that name is in the way; choose another folder",
+        }.get(error.errno or 0)
+        if reason is None:
+            raise
+        raise DiskError(f"{path}: cannot be written, {reason} (what was finished before is kept)") from error
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a whole file or nothing."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write readable JSON, whole or not at all."""
+    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def sha256(path: Path) -> str:
+    """Return the checksum of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

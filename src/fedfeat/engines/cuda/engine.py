@@ -1,0 +1,233 @@
+"""The fast engine for one NVIDIA GPU: a client's training step is captured once and replayed, on its own stream.
+
+Images are gathered and augmented, the network is run forward and backward and SGD is applied inside one captured
+graph; a device-side cursor walks through the epoch's draws, so replaying needs nothing from the host. As many
+replicas of the model as pay train different clients at once. A batch smaller than the others is captured in its own
+size, so BatchNorm sees exactly the samples that the in-process engine shows it. What a method binds to a client's
+steps (teachers, anchors, control variates) is copied to where the captured step reads it; a method whose steps need
+the host (synthetic batches drawn as they come) runs the in-process way, on the device.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.engine import Lost
+from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.repeat import Work
+from fedfeat.config import Config
+from fedfeat.core.errors import ConfigError, FedfeatError
+from fedfeat.core.payload import SHARED, Payload, number_of
+from fedfeat.data.augment import EpochPlan
+from fedfeat.data.dataset import Dataset
+from fedfeat.engines.cuda.arithmetic import arithmetic
+from fedfeat.engines.cuda.capture import STEPS_TO_CAPTURE, put_back, warmed_up
+from fedfeat.engines.cuda.peak import flops_per_image, matrix_peak
+from fedfeat.engines.cuda.plan import interleave, longest_first, plan_replicas, stream_priority
+from fedfeat.engines.cuda.replica import Replica
+from fedfeat.engines.cuda.visit import Visit
+from fedfeat.engines.inprocess import InProcessEngine
+from fedfeat.models import Network
+from fedfeat.scenario import Scenario
+
+MOST_URGENT = -3  # PyTorch keeps streams of four priorities
+
+
+class CudaEngine(InProcessEngine):
+    """Clients at the speed of the card."""
+
+    def __init__(self, config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> None:
+        super().__init__(config, dataset, scenario, method)
+        need_gpu(self.device)
+        precision = self.network.autocast or torch.float32
+        self.arithmetic = arithmetic(config.engine.kernels, self.train_images, config.train.batch, precision)
+        self.networks: list[Network] = []
+        self.replicas: list[Replica] = []
+        self.wanted: int | None = None
+        self.at_once = 1  # clients trained at once in the last round
+        self.bytes_each = 0  # what one replica was measured to need
+        self.images_per_second = 0.0  # of the last round, while clients trained
+        self.most_images_per_second = self._ceiling()
+        self.drawn: dict[tuple[int, int, int], EpochPlan] = {}  # by client, round and epoch: draws made ahead
+        self._captured: bool | None = None
+
+    def begin_task(self, task: int, weights: Tensor | None = None) -> Tensor:
+        """Grow the heads; steps of the task are captured when its first clients arrive."""
+        self.replicas.clear()
+        gc.collect()  # captured steps give their memory back before this task's are planned
+        self._captured = None
+        self.drawn.clear()
+        return super().begin_task(task, weights)
+
+    def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
+        """Train clients on replicas; every other op runs as it does in process."""
+        if op != "train":
+            if self.replicas:
+                self.replicas[0].model.gradient.zero_()  # a replayed step leaves its own behind
+            yield from super().ask(op, requests)
+            return
+        started, images = time.perf_counter(), 0.0
+        for client_id, reply in self._train(requests):
+            images += 0 if isinstance(reply, Lost) else number_of(reply, "samples") * self.config.train.local_epochs
+            yield client_id, reply
+        self.images_per_second = images / (time.perf_counter() - started)
+
+    def client(self, client_id: int) -> Client:
+        """Put a client together; between rounds it borrows the first replica, whose passes are captured."""
+        client = super().client(client_id)
+        if not self.replicas:
+            return client
+        return self.replicas[0].lent_to(client)
+
+    def repeat(self, work: Work, touched: Sequence[Tensor]) -> Work:
+        """Return the server's work on fixed tensors as a replay; what capturing does to those it touches is undone."""
+        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with put_back(touched):
+            return warmed_up(work, torch.cuda.graph_pool_handle(), stream).replay
+
+    def account(self) -> dict[str, Any]:
+        """Return how the last round was run: clients at once, memory planned for each, share of the card's peak."""
+        return {
+            "clients_at_once": self.at_once,
+            "bytes_per_client": self.bytes_each,
+            "share_of_peak": self.images_per_second / self.most_images_per_second,
+        }
+
+    def _train(self, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
+        if self.vectorised.takes(requests):
+            self.at_once = min(len(requests), self.vectorised.rows())
+            yield from super().ask("train", requests)
+            return
+        busy = {k: samples for k in sorted(requests) if (samples := len(self.client(k).local_set))}
+        if not busy or not self._can_capture(next(iter(busy)), requests, len(busy)):
+            self.at_once = 1
+            yield from super().ask("train", requests)
+            return
+        self.drawn = {where: draws for where, draws in self.drawn.items() if where[1] >= self.round}
+        waiting = sorted(requests)
+        while waiting:
+            wave = waiting[: len(self.replicas)]
+            before = {k: dict(self.states.get(k, {})) for k in wave}
+            try:
+                replies = self._train_wave(longest_first(wave, busy), requests)
+            except torch.cuda.OutOfMemoryError:
+                self.states |= {k: state for k, state in before.items() if k in self.states}
+                self._drop_replica()
+                continue
+            waiting = waiting[len(wave) :]
+            for client_id in wave:
+                yield client_id, replies.get(client_id, {"samples": 0})
+
+    def _train_wave(self, clients: list[int], requests: Mapping[int, Payload]) -> dict[int, Payload]:
+        """Train one client per replica at once, the longest visit on the stream of the highest priority."""
+        visits = [self._visit(r, k, requests[k]) for k, r in zip(clients, self.replicas, strict=False)]
+        before = [dict(visit.client.state) for visit in visits]
+        for visit in visits:
+            visit.begin()
+            visit.replay(0)  # something to do for the card while the next visit gets ready
+        for number, step in interleave([v.sizes for v in visits]):
+            if step:
+                visits[number].replay(step)
+        self.at_once = len(self.replicas)
+        for visit in visits:
+            visit.encode_ahead()
+        for visit in visits:
+            visit.draw_ahead()
+        replies = {}
+        # The shortest first: what it measures after training runs while the others still train.
+        for visit, earlier in reversed(list(zip(visits, before, strict=True))):
+            replies[visit.client.id] = visit.finish()
+            self._note_state(visit.client.id, earlier, visit.client.state)
+        return replies
+
+    def _visit(self, replica: Replica, client_id: int, request: Payload) -> Visit:
+        client = replace(replica.lent_to(self.client(client_id)), frozen=replica.frozen)
+        return Visit(replica, client, {k: v for k, v in request.items() if not k.startswith(SHARED)})
+
+    def _can_capture(self, client_id: int, requests: Mapping[int, Payload], clients: int) -> bool:
+        """Return whether this task's steps can be captured, and have replicas ready if so."""
+        if self._captured is None:
+            self._captured = self._visit(self._new_replica(), client_id, requests[client_id]).parts() is not None
+        if self._captured:
+            self._make_replicas(client_id, requests, clients)
+        return self._captured
+
+    def _make_replicas(self, client_id: int, requests: Mapping[int, Payload], clients: int) -> None:
+        """Add replicas for this task, as many as were planned; the first one tells how much memory each needs."""
+        while len(self.replicas) < (self.wanted or 1):
+            before = torch.cuda.mem_get_info(self.device)[0]
+            try:
+                replica = self._new_replica()
+                visit = self._visit(replica, client_id, requests[client_id])
+                visit.prepare()
+                replica.graph(self.config.train.batch, visit.kind)
+                torch.cuda.empty_cache()  # what ran before the capture took memory that no other stream can use
+            except torch.cuda.OutOfMemoryError:
+                if not self.replicas:
+                    raise FedfeatError(_too_small(self.config.train.batch)) from None
+                torch.cuda.empty_cache()
+                self.wanted = len(self.replicas)
+                warnings.warn(f"engine cuda: memory allows {self.wanted} replicas only", stacklevel=2)
+                return
+            self.replicas.append(replica)
+            if self.wanted is None:
+                free = torch.cuda.mem_get_info(self.device)[0]
+                self.bytes_each = max(before - free, 1)
+                self.wanted = plan_replicas(self.config.engine.replicas, clients, free, self.bytes_each)
+
+    def _new_replica(self) -> Replica:
+        number = len(self.replicas)
+        if number == len(self.networks):
+            self.networks.append(self.arithmetic.prepare(self.new_network()))
+        network = self.networks[number]
+        for task in range(self.task + 1):
+            if network.head.num_classes < self.scenario.seen_classes(task):
+                network.head.grow(self.scenario.seen_classes(task), task)
+        train = self.config.train
+        capacity = max(self._largest_local_set() * train.local_epochs, STEPS_TO_CAPTURE * train.batch)
+        least, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]
+        return Replica(self, network, capacity, stream_priority(number, least, max(greatest, MOST_URGENT)))
+
+    def _drop_replica(self) -> None:
+        """Go on with one replica less after memory ran out."""
+        if len(self.replicas) == 1:
+            raise FedfeatError(_too_small(self.config.train.batch)) from None
+        self.replicas.pop()
+        self.networks.pop()
+        self.wanted = len(self.replicas)
+        torch.cuda.empty_cache()
+        warnings.warn(f"engine cuda: memory ran out; going on with {self.wanted} replicas", stacklevel=2)
+
+    def _ceiling(self) -> float:
+        """Return the images per second that the card's matrix units alone would allow."""
+        peak = matrix_peak(self.device, self.config.engine.precision)
+        return peak / (3 * flops_per_image(self.network, self.dataset.image_shape))
+
+    def _largest_local_set(self) -> int:
+        largest = 0
+        sizes = self.scenario.splits[self.task].sizes
+        for client in self.scenario.present(self.task):
+            kept = self.states.get(int(client), {}).get("exemplars")
+            largest = max(largest, int(sizes[client]) + (len(kept) if isinstance(kept, Tensor) else 0))
+        return max(largest, 1)
+
+
+def need_gpu(device: torch.device) -> None:
+    """Refuse a device that is no NVIDIA GPU."""
+    if device.type != "cuda":
+        raise ConfigError(
+            f"engine.name: cuda needs an NVIDIA GPU, and engine.device is {device}; use engine.name = inprocess here"
+        )
+
+
+def _too_small(batch: int) -> str:
+    return f"engine cuda: the card has no memory for one replica at train.batch = {batch}; lower train.batch"

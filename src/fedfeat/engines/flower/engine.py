@@ -1,0 +1,170 @@
+"""Engine ``flower``: clients are processes or machines of their own; the loop and the methods do not notice."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedfeat.algorithm.engine import Lost
+from fedfeat.algorithm.method import Method
+from fedfeat.config import Config
+from fedfeat.core.payload import Payload, State, number_of
+from fedfeat.data import Dataset, fingerprint
+from fedfeat.engines.flower.codec import CodecError, Packed, pack, unpack
+from fedfeat.engines.flower.own_data import classes_nobody_has
+from fedfeat.engines.flower.post import Answer, Letter, Post
+from fedfeat.engines.flower.protocol import ASK, PROTOCOL, Header, config_to_send
+from fedfeat.engines.flower.roster import Roster
+from fedfeat.engines.flower.screen import Sizes, fault_of, fault_of_header, fault_of_rows, odd_ones, seconds_of
+from fedfeat.engines.inprocess import InProcessEngine
+from fedfeat.federation.evaluation import SENDS
+from fedfeat.federation.outcome import needed
+from fedfeat.scenario import Scenario
+
+log = logging.getLogger("fedfeat.server")
+GENERATION, HELD = "generation", "held"  # what the server remembers of a client's state: changes, exemplars
+
+
+class FlowerEngine(InProcessEngine):
+    """The server's side: evaluates as the in-process engine does, and asks clients through Flower.
+
+    ``states`` holds, for every client, only how often its state has changed and how many exemplars it keeps.
+    """
+
+    def __init__(
+        self, config: Config, dataset: Dataset, scenario: Scenario, method: Method, *, post: Post, folder: Path
+    ) -> None:
+        super().__init__(config, dataset, scenario, method)
+        self.post = post
+        greeting = {"protocol": PROTOCOL, "config": config_to_send(config), "data": fingerprint(dataset)}
+        self.roster = Roster(folder, post, scenario.num_clients, greeting, config.federation.deadline)
+        self.allowed = frozenset({*method.sends, *(SENDS if dataset.private else ())})
+        self._met = False  # whether the clients were awaited once
+        self._account: dict[str, Any] = {}
+
+    def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
+        """Send the requests, wait for replies until the deadline, and yield them in the order of client ids."""
+        started = time.perf_counter()
+        self._gather(set(requests))
+        members = self.roster.members
+        packing = time.perf_counter()
+        letters = self._letters(op, {k: r for k, r in requests.items() if k in members})
+        packed = time.perf_counter()
+        answers: dict[int, Answer | Lost] = dict(self.post.send(ASK, letters, self.config.federation.deadline))
+        arrived = time.perf_counter()
+        replies: dict[int, Payload | Lost] = {k: Lost("missing", "not connected") for k in requests if k not in members}
+        replies |= {k: self._read(k, op, requests[k], answer) for k, answer in answers.items()}
+        for client, fault in odd_ones({k: r for k, r in replies.items() if not isinstance(r, Lost)}).items():
+            replies[client] = Lost("failed", fault)
+        own = packed - packing + time.perf_counter() - arrived
+        self._account = _account(answers, packing - started, arrived - packed, own)
+        for client in sorted(replies):
+            yield client, replies.pop(client)
+
+    def exemplars(self) -> int:
+        """Return how many exemplars clients say they keep."""
+        return sum(int(number_of(state, HELD)) for state in self.states.values())
+
+    def account(self) -> dict[str, Any]:
+        """Return how long clients took, and where the time of the last exchange went."""
+        return self._account
+
+    def restore(self, states: Mapping[int, State]) -> None:
+        """Take up what the server remembers of clients' states."""
+        self.states = {k: dict(s) for k, s in states.items()}
+
+    def _gather(self, clients: set[int]) -> None:
+        """Wait for all clients once, and later only if fewer than the quorum are there."""
+        settings = self.config.federation
+        least = needed(settings.quorum, len(clients)) if self._met else len(clients)
+        self.roster.wait_for(clients, least, settings.wait)
+        if not self._met and self.dataset.private:
+            self._say_what_nobody_has()
+        self._met = True
+
+    def _say_what_nobody_has(self) -> None:
+        missing = classes_nobody_has(self.dataset.class_names, self.roster.holdings)
+        if missing:
+            log.warning("no client that is connected has an image of: %s", ", ".join(missing))
+
+    def _letters(self, op: str, requests: Mapping[int, Payload]) -> dict[int, Letter]:
+        # Most requests carry the same tensors: what is the same is packed once.
+        done: list[tuple[Payload, Packed]] = []
+        letters = {}
+        for client, request in requests.items():
+            packed = next((p for r, p in done if _same(r, request)), None)
+            if packed is None:
+                packed = pack(request)
+                done.append((request, packed))
+            header: Header = {
+                "run": self.roster.run,
+                "op": op,
+                "task": self.task,
+                "round": self.round,
+                "client": client,
+                "generation": int(number_of(self.states.get(client, {GENERATION: 0}), GENERATION)),
+            }
+            letters[client] = Letter(self.roster.members[client].node, header, packed)
+        return letters
+
+    def _read(self, client: int, op: str, request: Payload, answer: Answer | Lost) -> Payload | Lost:
+        if isinstance(answer, Lost):
+            return answer
+        try:
+            return self._opened(client, op, request, answer)
+        except Exception as error:  # whatever a client sends, it costs the run no more than this reply
+            log.warning("the reply of client %d to %s cannot be used", client, op, exc_info=True)
+            return Lost("failed", f"the reply cannot be used ({type(error).__name__}: {error})")
+
+    def _opened(self, client: int, op: str, request: Payload, answer: Answer) -> Payload | Lost:
+        header = answer.header
+        if (unfit := fault_of_header(header)) is not None:
+            return Lost("failed", unfit)
+        if GENERATION in header:
+            self._remember(client, header)
+        if header.get("forgot"):
+            self.lost_state.add(client)
+        if header.get("failed"):
+            return Lost("failed", str(header["failed"]))
+        try:
+            reply = unpack(answer.payload)
+        except CodecError as error:
+            return Lost("failed", str(error))
+        fault = fault_of(op, request, reply, self.allowed) or fault_of_rows(op, reply, self._sizes())
+        if fault is not None:
+            return Lost("failed", fault)
+        return {k: v.to(self.device) if isinstance(v, Tensor) else v for k, v in reply.items()}
+
+    def _sizes(self) -> Sizes:
+        seen = self.seen
+        return Sizes(self.model.num_trainable, seen.num_classes, seen.num_classes - seen.num_old)
+
+    def _remember(self, client: int, header: Header) -> None:
+        noted: State = {GENERATION: int(header[GENERATION]), HELD: int(header["exemplars"])}
+        if self.states.get(client) != noted:
+            self.states[client] = noted
+            self.touched.add(client)
+
+
+def _same(a: Payload, b: Payload) -> bool:
+    return a.keys() == b.keys() and all(a[k] is b[k] for k in a)
+
+
+def _account(answers: Mapping[int, Answer | Lost], gathering: float, sending: float, own: float) -> dict[str, Any]:
+    """Split an exchange: the slowest client's work, packing and unpacking here, and the rest, spent on the way."""
+    heard = {k: a for k, a in answers.items() if isinstance(a, Answer)}
+    work = {str(k): round(seconds_of(a.header), 3) for k, a in sorted(heard.items())}
+    training = max(work.values(), default=0.0)
+    return {
+        "client_seconds": work,
+        "time": {
+            "training": training,
+            "serialising": round(own, 3),
+            "waiting": round(gathering + max(0.0, sending - training), 3),
+        },
+    }

@@ -1,0 +1,215 @@
+"""The one door of a server to the outside: ends TLS, lets through what SuperNodes need, refuses the rest.
+
+Flower serves clients, operators and the server app on one port, and asks only clients for a key. So the SuperLink
+listens on the loopback interface, and this process stands in front of it: ``python -m fedfeat.engines.flower.gateway``.
+
+Requests are read with a strict parser, judged by `admission`, and written anew, so what the SuperLink reads is what
+was judged. Bodies stream through in pieces. Every wait has a limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import ssl
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import h11
+
+from fedfeat.engines.flower.admission import Refusal, forwarded_headers, refusal, returned_headers
+from fedfeat.engines.flower.wire import Limits, Stalled, Wire, within
+
+
+@dataclass
+class Gateway:
+    """Serves connections from outside, each with requests one after the other."""
+
+    link_host: str
+    link_port: int
+    link_tls: ssl.SSLContext | None
+    limits: Limits
+
+    def __post_init__(self) -> None:
+        self.open_connections = 0
+        self._idle: list[tuple[float, Wire]] = []
+        self._log = RefusalLog()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection until it ends, breaks a rule or keeps silent for too long."""
+        client = Wire(True, reader, writer, self.limits)
+        peer = str((writer.get_extra_info("peername") or ("unknown",))[0])
+        self.open_connections += 1
+        try:
+            if self.open_connections > self.limits.connections:
+                await self._refuse(client, peer, b"", Refusal(503, "too many connections"))
+                return
+            while await self._serve_request(client, peer):
+                client.http.start_next_cycle()
+        except (OSError, Stalled):
+            pass  # whoever it was is gone, or too slow
+        finally:
+            self.open_connections -= 1
+            await client.close()
+
+    async def _serve_request(self, client: Wire, peer: str) -> bool:
+        """Serve one request; return whether the connection may carry another."""
+        try:
+            request = await client.receive_head()
+        except h11.RemoteProtocolError as error:
+            await self._refuse(client, peer, b"", Refusal(error.error_status_hint, str(error)))
+            return False
+        if not isinstance(request, h11.Request):
+            return False
+        why = refusal(request, self.limits.header_bytes, self.limits.body_bytes)
+        if why is not None:
+            await self._refuse(client, peer, request.method + b" " + request.target, why)
+            return False
+        await self._forward(client, request, peer)
+        return client.http.our_state is h11.DONE and client.http.their_state is h11.DONE
+
+    async def _forward(self, client: Wire, request: h11.Request, peer: str) -> None:
+        try:
+            link = await self._link()
+        except (OSError, TimeoutError):
+            await self._refuse(client, peer, request.target, Refusal(503, "the server is starting; try again"))
+            return
+        answered = False
+        try:
+            address = f"{self.link_host}:{self.link_port}"
+            headers = forwarded_headers(request, peer, address)
+            await link.send(h11.Request(method=request.method, target=request.target, headers=headers))
+            if client.http.they_are_waiting_for_100_continue:
+                await client.send(h11.InformationalResponse(status_code=100, headers=[]))
+            await within(self.limits.body_seconds, _relay_body(client, link))
+            response = await link.receive()
+            if not isinstance(response, h11.Response):
+                raise ConnectionResetError("no reply")
+            answered = True
+            await client.send(
+                h11.Response(
+                    status_code=response.status_code, reason=response.reason, headers=returned_headers(response)
+                )
+            )
+            await within(self.limits.body_seconds, _relay_body(link, client))
+        except (OSError, Stalled, h11.ProtocolError) as error:
+            if not answered:
+                await self._refuse(client, peer, request.target, Refusal(502, f"no exchange with the server: {error}"))
+        finally:
+            await self._keep_or_close(link)
+
+    async def _link(self) -> Wire:
+        """Return a connection to the SuperLink, a recent one if there is one."""
+        while self._idle:
+            since, link = self._idle.pop()
+            if time.monotonic() - since < self.limits.link_idle_seconds and link.usable():
+                return link
+            await link.close()
+        name = self.link_host if self.link_tls else None
+        opening = asyncio.open_connection(self.link_host, self.link_port, ssl=self.link_tls, server_hostname=name)
+        reader, writer = await asyncio.wait_for(opening, self.limits.handshake_seconds)
+        return Wire(False, reader, writer, self.limits)
+
+    async def _keep_or_close(self, link: Wire) -> None:
+        """Keep a connection that is ready for the next request, and close those that waited for too long."""
+        oldest = time.monotonic() - self.limits.link_idle_seconds
+        stale = [kept for since, kept in self._idle if since < oldest]
+        self._idle = [(since, kept) for since, kept in self._idle if since >= oldest]
+        if link.http.our_state is h11.DONE and link.http.their_state is h11.DONE and link.usable():
+            link.http.start_next_cycle()
+            self._idle.append((time.monotonic(), link))
+        else:
+            stale.append(link)
+        for gone in stale:
+            await gone.close()
+
+    async def _refuse(self, client: Wire, peer: str, what: bytes, why: Refusal) -> None:
+        """Answer with the reason and end the connection, so that a body nobody read cannot pass for a request."""
+        self._log.note(peer, what, why)
+        body = (why.reason + "\n").encode("ascii", "replace")
+        headers = [("content-type", "text/plain"), ("content-length", str(len(body))), ("connection", "close")]
+        with contextlib.suppress(OSError, Stalled, h11.LocalProtocolError):
+            await client.send(h11.Response(status_code=why.status, headers=headers))
+            await client.send(h11.Data(data=body))
+            await client.send(h11.EndOfMessage())
+            await client.discard()
+
+
+async def _relay_body(source: Wire, target: Wire) -> None:
+    """Pass a body on piece by piece, never holding more than a piece."""
+    while isinstance(event := await source.receive(), h11.Data):
+        await target.send(h11.Data(data=bytes(event.data)))
+    if not isinstance(event, h11.EndOfMessage):
+        raise ConnectionResetError("ended in the middle of a message")
+    await target.send(h11.EndOfMessage())
+
+
+class RefusalLog:
+    """One line per refusal, at most one a second, so that nobody can fill the disk from outside."""
+
+    def __init__(self) -> None:
+        self._last = 0.0
+        self._unsaid = 0
+
+    def note(self, peer: str, what: bytes, why: Refusal) -> None:
+        """Write who was refused what, and how many were refused unsaid before."""
+        if time.monotonic() - self._last < 1.0:
+            self._unsaid += 1
+            return
+        more = f" ({self._unsaid} more before)" if self._unsaid else ""
+        print(f"{why.status} {peer} {what[:200]!r}: {why.reason}{more}", file=sys.stderr, flush=True)
+        self._last, self._unsaid = time.monotonic(), 0
+
+
+def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Return the TLS settings of the outside."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+async def listen(gateway: Gateway, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
+    """Start to serve an address."""
+    limits = gateway.limits
+    handshake = limits.handshake_seconds if tls else None
+    return await asyncio.start_server(
+        gateway.serve, host, port, ssl=tls, ssl_handshake_timeout=handshake, limit=limits.piece_bytes, backlog=512
+    )
+
+
+async def run(gateway: Gateway, host: str, port: int, tls: ssl.SSLContext) -> None:
+    """Serve until told to end by a signal."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    server = await listen(gateway, host, port, tls)
+    print(f"listening on {host}:{port}, for clients only", file=sys.stderr, flush=True)
+    await stop.wait()
+    server.close()
+
+
+def main() -> None:
+    """Run the gateway in front of a SuperLink."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fedfeat.engines.flower.gateway", description=(__doc__ or "").split("\n")[0]
+    )
+    parser.add_argument("--listen", required=True, help="HOST:PORT to serve")
+    parser.add_argument("--superlink", required=True, help="HOST:PORT of the SuperLink, on this machine")
+    for name in ("ca", "certificate", "key"):
+        parser.add_argument(f"--{name}", required=True, type=Path)
+    options = parser.parse_args()
+    host, _, port = options.listen.rpartition(":")
+    link_host, _, link_port = options.superlink.rpartition(":")
+    link_tls = ssl.create_default_context(cafile=options.ca)
+    gateway = Gateway(link_host, int(link_port), link_tls, Limits())
+    asyncio.run(run(gateway, host.strip("[]"), int(port), server_tls(options.certificate, options.key)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""A client's side: its data, its engine and its memory, behind two questions, ``hello`` and ``ask``.
+
+Nothing here knows Flower. The configuration comes from the server; the images are opened here and stay here.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import fedfeat
+from fedfeat.algorithm.client import EXEMPLARS
+from fedfeat.algorithm.engine import Lost
+from fedfeat.config import Config
+from fedfeat.core.errors import FedfeatError
+from fedfeat.core.files import write_json
+from fedfeat.core.payload import SHARED, Payload, State, tensor_of, value_bytes
+from fedfeat.data import fingerprint
+from fedfeat.data.owned import held_classes
+from fedfeat.data.settings import OWNED
+from fedfeat.engines.flower.codec import Packed, pack, unpack
+from fedfeat.engines.flower.own_data import check_unchanged, secret_of
+from fedfeat.engines.flower.protocol import PROTOCOL, Header, config_received
+from fedfeat.engines.flower.source import Source
+from fedfeat.engines.flower.store import Snapshot, Store
+from fedfeat.engines.inprocess import InProcessEngine
+from fedfeat.federation.evaluation import EVALUATE, SENDS, evaluation_on
+from fedfeat.federation.privacy import in_words
+from fedfeat.models import FlatModel
+
+PREVIOUS_MODEL = SHARED + "previous_model"
+log = logging.getLogger("fedfeat.client")
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """What the owner of a client decides."""
+
+    folder: Path  # where the client keeps its state
+    name: str
+    client: int | None = None  # which of the scenario's clients this is; None lets the server choose
+    device: str = "auto"
+    threads: int | None = None  # None takes the server's setting
+    plugins: tuple[str, ...] = ()
+
+    def engine(self) -> dict[str, Any]:
+        """Return the engine table of this machine."""
+        threads = {} if self.threads is None else {"threads": self.threads}
+        return {"name": "inprocess", "device": self.device, **threads}
+
+
+class Site:
+    """One client; it may take part in one run after another, and keeps each run's memory apart."""
+
+    def __init__(self, settings: SiteSettings, source: Source) -> None:
+        self.settings, self.source = settings, source
+        self._open: Visit | None = None
+
+    def hello(self, header: Header) -> Header:
+        """Say who this is; the run that the server names is opened and stays open."""
+        if header.get("protocol") != PROTOCOL:
+            reason = (
+                f"the server speaks protocol {header.get('protocol')} and this client {PROTOCOL}; "
+                "install the same version of fedfeat on both"
+            )
+            log.error("cannot take part: %s", reason)
+            return {"name": self.settings.name, "refused": reason}
+        try:
+            write_json(self._folder(header["run"]) / "config.json", header["config"])
+            visit = self._visit(header["run"], reopen=True)
+            self._say_what_leaves(visit)
+        except Exception as error:
+            return {"name": self.settings.name, "refused": self._reason("cannot take part", header, error)}
+        return {
+            "name": self.settings.name,
+            "client": self.settings.client,
+            "data": visit.fingerprint,
+            "fedfeat": fedfeat.__version__,
+            "torch": torch.__version__,
+            "classes": held_classes(visit.dataset) if visit.dataset.private else None,
+            **visit.standing(),
+        }
+
+    def ask(self, header: Header, request: Packed) -> tuple[Header, Packed]:
+        """Answer one operation; whatever goes wrong is part of the answer."""
+        try:
+            return self._visit(header["run"]).answer(header, request)
+        except Exception as error:
+            reason = self._reason(f"{header.get('op')} failed", header, error)
+        self._open = None  # what an operation left behind when it broke off is not to be trusted
+        return {"failed": reason}, pack({})
+
+    def _reason(self, what: str, header: Header, error: Exception) -> str:
+        """Log an error in full and return what the server may know of it: names of private files stay here."""
+        kind, lines = type(error).__name__, str(error).splitlines()
+        ours = isinstance(error, FedfeatError)
+        if not ours:
+            log.error("%s", "".join(traceback.format_exception(error)))
+        whole = str(error) if ours else f"{kind}: {lines[0] if lines else ''}"
+        log.error("%s: %s", what, whole)
+        return f"{kind}: see the client's log" if self._owns_data(header) else whole
+
+    def _owns_data(self, header: Header) -> bool:
+        """Tell whether a run is on images of the client's own; what cannot be read is taken for one."""
+        try:
+            path = self._folder(header["run"]) / "config.json"
+            return path.exists() and json.loads(path.read_text())["data"]["name"] == OWNED
+        except Exception:
+            return True
+
+    def _visit(self, run: str, *, reopen: bool = False) -> Visit:
+        if self._open is None or self._open.run != run or reopen:
+            folder = self._folder(run)
+            if not (folder / "config.json").exists():
+                raise FedfeatError(f"run {run} is unknown here: the server has to say hello first")
+            table = json.loads((folder / "config.json").read_text())
+            if self._open is not None and (self._open.run, self._open.table) == (run, table):
+                return self._open
+            config = config_received(table, engine=self.settings.engine(), plugins=list(self.settings.plugins))
+            self._open = Visit(run, table, config, self.source, Store(folder / "store"))
+        return self._open
+
+    def _folder(self, run: str) -> Path:
+        if not run.isalnum():
+            raise FedfeatError(f"the run's name {run!r} should consist of letters and digits")
+        return self.settings.folder / run
+
+    def _say_what_leaves(self, visit: Visit) -> None:
+        log.info("%s: run %s, method %s", self.settings.name, visit.run, visit.config.method)
+        log.info("leaves this client: model weights, number of samples, training losses, number of exemplars")
+        log.info("updates of weights: %s", in_words(visit.config.privacy))
+        for name, words in visit.sends().items():
+            log.info("leaves this client: %s: %s", name, words)
+
+
+class Visit:
+    """A client's part in one run."""
+
+    def __init__(self, run: str, table: Any, config: Config, source: Source, store: Store) -> None:
+        self.run, self.table, self.config, self.store = run, table, config, store
+        self.dataset, self.scenario = source.open(config)
+        if self.dataset.private:
+            check_unchanged(store.folder, self.dataset, self.scenario, store.task)
+        self.fingerprint = fingerprint(self.dataset)
+        self.engine = self._new_engine()
+
+    def standing(self, snapshot: Snapshot | None = None) -> Header:
+        """Return what the server may know of a state: how often it changed, and how many exemplars it holds."""
+        snapshot = snapshot or self.store.now
+        kept = self.store.tensor(snapshot, EXEMPLARS)
+        return {"generation": snapshot.generation, "exemplars": 0 if kept is None else len(kept)}
+
+    def answer(self, header: Header, packed: Packed) -> tuple[Header, Packed]:
+        """Return the reply: from memory if this request was answered before, by running the operation otherwise."""
+        place, op, digest = (header["task"], header["round"]), header["op"], packed.digest()
+        stored = self.store.answered(place, op, digest)
+        if stored is not None:
+            log.info("task %d round %d, %s: answered before, sent again", place[0] + 1, place[1] + 1, op)
+            # The state of that moment: if the server's next request differs, the work goes on from there.
+            return {**self.standing(self.store.after(place, op)), "seconds": 0.0, "again": True}, stored
+        if header["generation"] > self.store.reached:
+            reason = f"its state is lost: change {header['generation']} expected, {self.store.reached} found"
+            return {**self.standing(), "failed": reason, "forgot": True}, pack({})
+        started = time.perf_counter()
+        reply, state = self._run(header, unpack(packed))
+        seconds = time.perf_counter() - started
+        answer = pack(reply)
+        sizes = {key: value_bytes(value) for key, value in reply.items()}
+        self.store.commit(place, op, digest, answer, state, sizes)
+        told = ", ".join(f"{key} {size:,} B" for key, size in sizes.items()) or "nothing"
+        log.info("task %d round %d, %s: %.2f s, sent %s", place[0] + 1, place[1] + 1, op, seconds, told)
+        return {**self.standing(), "seconds": seconds}, answer
+
+    def _run(self, header: Header, request: Payload) -> tuple[Payload, State]:
+        """Run an operation on the client's state; the store's own is left as it is."""
+        client, engine = header["client"], self._engine_at(header["task"], header["round"])
+        state = dict(self.store.state) | {k: v for k, v in request.items() if k.startswith(SHARED)}
+        starts_task = header["op"] == "train" and header["round"] == 0 and header["task"] > 0
+        if starts_task and engine.method.keeps_previous_model:
+            state[PREVIOUS_MODEL] = before_growth(engine, tensor_of(request, "weights")).cpu()
+        engine.shared = {
+            k.removeprefix(SHARED): v.to(engine.device)
+            for k, v in state.items()
+            if k.startswith(SHARED) and isinstance(v, Tensor)
+        }
+        engine.restore({client: {k: v for k, v in state.items() if not k.startswith(SHARED)}})
+        moved = {k: v.to(engine.device) if isinstance(v, Tensor) else v for k, v in request.items()}
+        ((_, reply),) = engine.ask(header["op"], {client: moved})
+        if isinstance(reply, Lost):
+            raise FedfeatError(reply.reason)
+        kept = {k: v for k, v in state.items() if k.startswith(SHARED)}
+        return reply, kept | _on_cpu(engine.states.get(client, {}), self.store.state)
+
+    def _engine_at(self, task: int, round: int) -> InProcessEngine:
+        if task < self.engine.task:
+            self.engine = self._new_engine()  # heads only grow: the server went back to an earlier task
+        if task > self.engine.task:
+            self.engine.begin_task(task)
+        self.engine.round = round
+        return self.engine
+
+    def _new_engine(self) -> InProcessEngine:
+        engine = InProcessEngine(self.config, self.dataset, self.scenario, self.config.build_method())
+        if self.dataset.private:
+            engine.ops[EVALUATE], engine.secret = evaluation_on(engine), secret_of(self.store.folder)
+        return engine
+
+    def sends(self) -> dict[str, str]:
+        """Return what leaves this client besides weights, losses and counts."""
+        owned = {"classes": "names of the classes that the client holds (once)", **SENDS}
+        return {**self.engine.method.sends, **(owned if self.dataset.private else {})}
+
+
+def before_growth(engine: InProcessEngine, weights: Tensor) -> Tensor:
+    """Return the model that the previous task ended with, given the one that this task starts from."""
+    engine.model.load(weights)
+    network = engine.new_network().requires_grad_(False)
+    for task in range(engine.task):
+        network.head.grow(engine.scenario.seen_classes(task), task)
+    earlier = FlatModel(network.requires_grad_(False))
+    grown = engine.model.named_values()
+    for name, value in earlier.named_values().items():
+        value.copy_(grown[name][: len(value)] if value.dim() else grown[name])
+    return earlier.vector
+
+
+def _on_cpu(state: State, before: State) -> State:
+    """Return a state for the disk; entries that did not change stay the very same objects."""
+    moved = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in state.items()}
+    return {k: before[k] if k in before and _equal(before[k], v) else v for k, v in moved.items()}
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a is b or (isinstance(a, Tensor) and isinstance(b, Tensor) and a.dtype == b.dtype and torch.equal(a, b))

@@ -1,0 +1,227 @@
+"""A client's memory on its own disk: its state, and the replies it gave, so that no question is worked on twice.
+
+    journal.json     who the client is in this run, and the last exchanges: request, reply, state afterwards
+    objects/HASH     tensors of states, and replies; one that did not change is not written again
+
+A reply leaves the client only after the journal with it is on disk. The journal reaches two rounds back, as far as a
+server's checkpoints do. A request that it holds already gets the stored reply; a request that differs from the one
+noted at the same place, or comes from further back, is worked on from the state of that moment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedfeat.core.files import write_atomically, write_json
+from fedfeat.core.payload import State
+from fedfeat.engines.flower.codec import CodecError, Packed, decode, encode, pack, unpack
+
+ROUNDS_KEPT = 2  # as many as a server keeps checkpoints
+Place = tuple[int, int]  # task and round
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A state as the journal lists it: how often it has changed, plain values as they are, tensors by their hash."""
+
+    generation: int = 0
+    plain: Mapping[str, Any] = field(default_factory=dict)
+    tensors: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One exchange that was answered."""
+
+    place: Place
+    op: str
+    request: str  # digest
+    reply: str  # hash of the stored reply
+    after: Snapshot
+
+
+class Store:
+    """One run's memory of one client."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.base = Snapshot()  # before the first entry
+        self.entries: list[Entry] = []
+        self.sent: Counter[str] = Counter()  # bytes that left this client, by operation and entry
+        self._known: dict[str, tuple[Tensor, str]] = {}  # entries of the current state and their hashes
+        if self._journal.exists():
+            self._read()
+        self.reached = self.generation  # the highest so far; a server that remembers more knows of a loss
+        self.state = self._load(self.now)
+
+    @property
+    def now(self) -> Snapshot:
+        """The present state."""
+        return self.entries[-1].after if self.entries else self.base
+
+    @property
+    def generation(self) -> int:
+        """How often the present state has changed; going back to an earlier state lowers it."""
+        return self.now.generation
+
+    @property
+    def task(self) -> int:
+        """The task of the last exchange that was answered; -1 before the first."""
+        return self.entries[-1].place[0] if self.entries else -1
+
+    def answered(self, place: Place, op: str, request: str) -> Packed | None:
+        """Return the stored reply to this very request; otherwise go back to the state from before it."""
+        found = next((i for i, e in enumerate(self.entries) if e.place > place or (e.place, e.op) == (place, op)), None)
+        if found is None:
+            return None
+        entry = self.entries[found]
+        if (entry.place, entry.op, entry.request) == (place, op, request):
+            reply = self._object(entry.reply)
+            if reply is not None:
+                return reply
+        self.entries = self.entries[:found]
+        self.state = self._load(self.now)
+        return None
+
+    def after(self, place: Place, op: str) -> Snapshot:
+        """Return the state that an exchange in the journal ended with."""
+        return next(e.after for e in self.entries if (e.place, e.op) == (place, op))
+
+    def tensor(self, snapshot: Snapshot, key: str) -> Tensor | None:
+        """Return a tensor of a state in the journal; None if it has none of that name, or it is damaged."""
+        name = snapshot.tensors.get(key)
+        held = self._known.get(key)
+        if held is not None and held[1] == name:
+            return held[0]
+        return None if name is None else self._tensor(name)
+
+    def commit(
+        self, place: Place, op: str, request: str, reply: Packed, state: State, sizes: Mapping[str, int]
+    ) -> None:
+        """Write what an exchange came to; when this returns, the reply may leave."""
+        data = encode(reply)
+        name = hashlib.sha256(data).hexdigest()
+        # Not flushed: after a power cut the round is trained again, with the same outcome.
+        self._write_object(name, data, flush=False)
+        self.entries.append(Entry(place, op, request, name, self._snapshot(state)))
+        self.state = state
+        self.reached = max(self.reached, self.generation)
+        self.sent.update({f"{op}/{key}": size for key, size in sizes.items()})
+        places = sorted({e.place for e in self.entries})[-ROUNDS_KEPT:]
+        while self.entries[0].place < places[0]:
+            self.base = self.entries.pop(0).after
+        self._write()
+        self._clean()
+
+    @property
+    def _journal(self) -> Path:
+        return self.folder / "journal.json"
+
+    def _snapshot(self, state: State) -> Snapshot:
+        tensors: dict[str, str] = {}
+        known: dict[str, tuple[Tensor, str]] = {}
+        for key, value in state.items():
+            if isinstance(value, Tensor):
+                # Operations replace entries rather than write into them, so identity tells.
+                kept = self._known.get(key)
+                tensors[key] = kept[1] if kept is not None and kept[0] is value else self._put(value)
+                known[key] = (value, tensors[key])
+        plain = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
+        self._known = known
+        now = self.now
+        changed = (plain, tensors) != (now.plain, now.tensors)
+        return Snapshot(now.generation + changed, plain, tensors)
+
+    def _put(self, value: Tensor) -> str:
+        data = encode(pack({"value": value}))
+        name = hashlib.sha256(data).hexdigest()
+        self._write_object(name, data, flush=True)
+        return name
+
+    def _write_object(self, name: str, data: bytes, *, flush: bool) -> None:
+        path = self.folder / "objects" / name
+        if _holds(path, data):
+            return
+        if flush:
+            write_atomically(path, data)
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{name}.tmp")
+        temporary.write_bytes(data)
+        temporary.replace(path)
+
+    def _object(self, name: str) -> Packed | None:
+        """Return what was stored under a hash; None if it is gone or damaged."""
+        try:
+            data = (self.folder / "objects" / name).read_bytes()
+            return decode(data) if hashlib.sha256(data).hexdigest() == name else None
+        except (OSError, CodecError):
+            return None
+
+    def _tensor(self, name: str) -> Tensor | None:
+        try:
+            value = unpack(self._object(name) or Packed("[]", {})).get("value")
+        except CodecError:
+            return None
+        return value if isinstance(value, Tensor) else None
+
+    def _load(self, snapshot: Snapshot) -> State:
+        state: State = dict(snapshot.plain)
+        self._known = {}
+        for key, name in snapshot.tensors.items():
+            stored = self._tensor(name)
+            if stored is None:
+                return self._forget()
+            state[key] = stored
+            self._known[key] = (stored, name)
+        return state
+
+    def _forget(self) -> State:
+        """Begin anew: with a part of the state gone, the rest would mean something else."""
+        self.base, self.entries, self._known = Snapshot(), [], {}
+        self.reached = 0
+        return {}
+
+    def _write(self) -> None:
+        snapshots = [_listed(self.base), *({**vars(e), "after": _listed(e.after)} for e in self.entries)]
+        write_json(self._journal, {"base": snapshots[0], "entries": snapshots[1:], "sent": dict(self.sent)})
+
+    def _read(self) -> None:
+        try:
+            journal = json.loads(self._journal.read_text())
+            self.base = Snapshot(**journal["base"])
+            self.entries = [
+                Entry((e["place"][0], e["place"][1]), e["op"], e["request"], e["reply"], Snapshot(**e["after"]))
+                for e in journal["entries"]
+            ]
+            self.sent = Counter(journal["sent"])
+        except (ValueError, KeyError, TypeError):
+            self._forget()
+
+    def _clean(self) -> None:
+        """Drop objects that nothing in the journal refers to."""
+        needed = {h for s in (self.base, *(e.after for e in self.entries)) for h in s.tensors.values()}
+        needed |= {e.reply for e in self.entries}
+        for path in (self.folder / "objects").iterdir():
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    """Tell whether a file has this very content: one that was damaged is to be written again."""
+    try:
+        return path.read_bytes() == data
+    except OSError:
+        return False
+
+
+def _listed(snapshot: Snapshot) -> dict[str, Any]:
+    return {"generation": snapshot.generation, "plain": dict(snapshot.plain), "tensors": dict(snapshot.tensors)}

@@ -1,0 +1,233 @@
+"""Many small clients trained at once, with the results of training them one by one.
+
+A small network on a small batch leaves a GPU idle: the time goes into launching its kernels. Here the clients of a
+round are rows of a stack, and one launch serves all of them. Each sees its own batches, drawn from their own address,
+in its own order and of their own size.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedfeat.algorithm.client import EXEMPLARS, Client
+from fedfeat.algorithm.method import Buffers, Method
+from fedfeat.algorithm.settings import learning_rate
+from fedfeat.core.errors import ConfigError
+from fedfeat.core.payload import SHARED, Payload, tensor_of
+from fedfeat.core.rng import rng_at
+from fedfeat.data.augment import EpochPlan, plan_epoch
+from fedfeat.engines.grouping import FEWEST_CLIENTS, SMALL_STEP, even_parts, pays, plan_rows, plan_steps
+from fedfeat.engines.stacked import Convolutions, Stack
+from fedfeat.engines.stacked_graphs import CapturedStack
+from fedfeat.federation.privacy import protect
+from fedfeat.federation.training import LocalTraining
+
+if TYPE_CHECKING:
+    from fedfeat.engines.inprocess import InProcessEngine
+
+OFF = 1  # value of ``engine.vectorised`` that trains clients one by one
+COPIES = 8  # of a client's vector: kept, at work, as leaves, as gradients, as velocity, and what lies between
+
+
+def can_vectorise(method: Method) -> bool:
+    """Return whether a step is the same function for every client.
+
+    It is not with a teacher or other references, with a pull on the weights, or with statistics of single steps.
+    """
+    return not (method.references or method.penalties or any(s.per_step for s in method.statistics))
+
+
+class VectorisedClients:
+    """An engine's way to train many small clients at once; ``takes`` says when, ``train`` does it."""
+
+    def __init__(self, engine: InProcessEngine, convolutions: Convolutions | None = None) -> None:
+        self.engine, self.convolutions = engine, convolutions
+        self._stack: Stack | None = None
+        self._planned: dict[int, int] = {}  # clients at once, by task
+        self._step_bytes: dict[int, int | None] = {}  # by task; None where terms cannot be stacked
+
+    def takes(self, requests: Mapping[int, Payload]) -> bool:
+        """Return whether these clients should be trained at once: by the user's choice, or where it pays."""
+        engine, wanted = self.engine, self.engine.config.engine.vectorised
+        # A training op that somebody wrapped, say to let clients drop out, has to be called.
+        if wanted == OFF or not isinstance(engine.ops["train"], LocalTraining) or not can_vectorise(engine.method):
+            return False
+        samples = [n for k in requests if (n := self._samples(k))]
+        worth_a_look = len(samples) >= FEWEST_CLIENTS and engine.device.type in SMALL_STEP
+        if len(samples) < 2 or not (wanted or worth_a_look):
+            return False
+        step_bytes = self.step_bytes()
+        if step_bytes is None:
+            return False
+        return bool(wanted) or pays(engine.device.type, samples, engine.config.train.batch, step_bytes)
+
+    def train(self, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
+        """Train clients and yield their replies in the order of ids; a reply's vector is valid until the next part."""
+        for part in even_parts(sorted(requests), self.rows()):
+            try:
+                cohort = Cohort(self._stack_for(len(part)), self.engine, part, requests)
+                cohort.train()
+            except torch.cuda.OutOfMemoryError:
+                self._shrink(len(part))
+                yield from self.train({k: requests[k] for k in part})
+                continue
+            yield from cohort.replies()
+
+    def step_bytes(self) -> int | None:
+        """Return what one client's step keeps for its backward pass, or None if a loss term cannot be stacked."""
+        task = self.engine.task
+        if task not in self._step_bytes:
+            try:
+                self._step_bytes[task] = Stack(self.engine, 2, self._longest(), self.convolutions).step_bytes()
+            except RuntimeError as error:
+                self._step_bytes[task] = None
+                reason = str(error).split("\n")[0]
+                warnings.warn(f"clients train one by one: a loss term cannot be stacked ({reason})", stacklevel=2)
+        return self._step_bytes[task]
+
+    def rows(self) -> int:
+        """Return how many clients to train at once in this task, planned before its first ones need memory."""
+        engine = self.engine
+        if engine.task not in self._planned:
+            each = 2 * (self.step_bytes() or 0) + COPIES * engine.model.vector.nbytes
+            self._planned[engine.task] = plan_rows(engine.config.engine.vectorised, _free_bytes(engine.device), each)
+        return self._planned[engine.task]
+
+    def _shrink(self, rows: int) -> None:
+        if rows == 1:
+            raise ConfigError("engine.vectorised: the device has no memory for one client; lower train.batch") from None
+        self._stack = None
+        self._planned[self.engine.task] = fewer = -(-rows // 2)
+        torch.cuda.empty_cache()
+        warnings.warn(f"memory ran out; at most {fewer} clients of this task are trained at once", stacklevel=2)
+
+    def _stack_for(self, rows: int) -> Stack:
+        """Return a stack of this task with enough rows; it is kept, with what it captured, until the task ends."""
+        stack = self._stack
+        if stack is None or stack.model is not self.engine.model or stack.rows < rows:
+            self._stack = None  # its memory is free before the next one is made
+            kind = CapturedStack if self.engine.device.type == "cuda" else Stack
+            stack = self._stack = kind(self.engine, rows, self._longest(), self.convolutions)
+        return stack
+
+    def _longest(self) -> int:
+        """Return the most samples that a client of this task visits in a round."""
+        present = self.engine.scenario.present(self.engine.task)
+        return max((self._samples(int(k)) for k in present), default=1) * self.engine.config.train.local_epochs
+
+    def _samples(self, client: int) -> int:
+        kept = self.engine.states.get(client, {}).get(EXEMPLARS)
+        own = int(self.engine.scenario.splits[self.engine.task].sizes[client])
+        return own + (len(kept) if isinstance(kept, Tensor) else 0)
+
+
+class Cohort:
+    """The local training of several clients, each in its row of a stack."""
+
+    def __init__(
+        self, stack: Stack, engine: InProcessEngine, ids: Sequence[int], requests: Mapping[int, Payload]
+    ) -> None:
+        self.stack, self.engine, self.ids = stack, engine, ids
+        self.requests = [{n: v for n, v in requests[k].items() if not n.startswith(SHARED)} for k in ids]
+        clients = [engine.client(k) for k in ids]
+        sets = [c.local_set for c in clients]
+        self.at_work = [i for i, local_set in enumerate(sets) if len(local_set)]
+        self.clients = [clients[i] for i in self.at_work]
+        self.sets = [sets[i] for i in self.at_work]
+        self.before = [dict(c.state) for c in self.clients]
+        self.buffers = [self._start(c, self.requests[i]) for c, i in zip(self.clients, self.at_work, strict=True)]
+
+    def train(self) -> None:
+        """Do every step; the host waits for none."""
+        if not self.clients:
+            return
+        self._load()
+        stack, settings = self.stack, self.engine.config.train
+        steps = plan_steps([len(s) for s in self.sets], settings.batch, settings.local_epochs)
+        members = torch.tensor([m for step in steps for m in step.members], device=self.engine.device)
+        try:
+            for step, rows in zip(steps, torch.split(members, [len(s.members) for s in steps]), strict=True):
+                if len(rows) == len(self.clients):
+                    stack.take_all(step.size, len(rows))
+                else:
+                    stack.take(step.size, rows)
+        except Exception as error:
+            where = f"task {self.engine.task + 1}, round {self.engine.round + 1}"
+            error.add_note(f"while clients {', '.join(str(k) for k in self.ids)} trained together in {where}")
+            raise
+
+    def replies(self) -> Iterator[tuple[int, Payload]]:
+        """Yield what each client answers, in the order of ids."""
+        means = (self.stack.sums / self.stack.samples[:, None, None]).tolist()
+        rows = {self.ids[place]: row for row, place in enumerate(self.at_work)}
+        for client_id in self.ids:
+            row = rows.get(client_id)
+            yield client_id, {"samples": 0} if row is None else self._reply(row, means[row])
+
+    def _reply(self, row: int, means: list[list[float]]) -> Payload:
+        client, method = self.clients[row], self.engine.method
+        vector = self.stack.vectors[row]
+        reply: Payload = {"weights": vector, "samples": len(self.sets[row])}
+        if method.statistics:
+            client.model.load(vector)
+            for statistic, buffers in zip(method.statistics, self.buffers[row], strict=True):
+                reply.update(statistic.finish(client, buffers))
+            self.engine._note_state(client.id, self.before[row], client.state)
+        terms = method.active_terms(client.task)
+        reply |= {f"loss.{term.name}": means[-1][column] for column, term in enumerate(terms)}
+        reply["loss.first_epoch"] = sum(means[0])
+        return protect(reply, self.requests[self.at_work[row]], client)
+
+    def _start(self, client: Client, request: Payload) -> list[Buffers]:
+        """Start the method's statistics on the weights that the client received."""
+        if self.engine.method.statistics:
+            client.model.load(tensor_of(request, "weights"))
+        return [statistic.start(client, request) for statistic in self.engine.method.statistics]
+
+    def _load(self) -> None:
+        """Put weights and draws of all epochs into the stack: a handful of copies, however many clients there are."""
+        stack, count = self.stack, len(self.clients)
+        received = [tensor_of(self.requests[i], "weights") for i in self.at_work]
+        stack.vectors[:] = received[0]
+        if any(r is not received[0] for r in received):
+            stack.vectors[:count] = torch.stack(received)
+        for buffer in (stack.velocity, stack.cursor, stack.sums):
+            buffer.zero_()
+        stack.lr.fill_(learning_rate(self.engine.config.train, self.engine.round))
+        device = self.engine.device
+        stack.samples[:count] = torch.tensor([len(s) for s in self.sets], device=device)
+        drawn = [self._draws(row) for row in range(count)]
+        order, *rest = (_side_by_side(rows, stack.longest).to(device) for rows in zip(*drawn, strict=True))
+        starts = torch.tensor([0, *(len(s) for s in self.sets[:-1])], device=device).cumsum(0)
+        stack.order[:count] = torch.cat(self.sets)[order + starts[:, None]]
+        for buffer, values in zip((stack.crops, stack.flips, stack.brightness), rest, strict=True):
+            buffer[:count] = values
+
+    def _draws(self, row: int) -> EpochPlan:
+        """Return the draws of all epochs of a client, one after another."""
+        client, size = self.clients[row], len(self.sets[row])
+        where = client.seed, "batches", client.task, client.round, client.id
+        epochs = range(client.settings.local_epochs)
+        drawn = [plan_epoch(rng_at(*where, epoch), size, client.images.augmentation) for epoch in epochs]
+        return EpochPlan(*(torch.cat(parts) for parts in zip(*drawn, strict=True)))
+
+
+def _side_by_side(rows: Sequence[Tensor], longest: int) -> Tensor:
+    """Return rows of different lengths as one tensor [rows, longest, ...], with zeros behind them."""
+    joined = rows[0].new_zeros(len(rows), longest, *rows[0].shape[1:])
+    for place, row in enumerate(rows):
+        joined[place, : len(row)] = row
+    return joined
+
+
+def _free_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

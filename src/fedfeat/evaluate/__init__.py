@@ -1,1 +1,0 @@
-"""One accuracy matrix; every metric is a function of it."""

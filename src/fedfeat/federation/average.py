@@ -1,0 +1,61 @@
+"""The server's side of a round: the average of the clients' models, and their losses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from torch import Tensor
+
+from fedfeat.core.payload import Payload, number_of, tensor_of
+from fedfeat.scenario.record import MAX_LISTED_CLIENTS
+
+
+@dataclass(frozen=True)
+class Average:
+    """What a round's replies add up to."""
+
+    weights: Tensor | None  # None when no client had a sample
+    replies: dict[int, Payload]  # by client, without the weights
+    samples: int
+
+
+def average(replies: Iterable[tuple[int, Payload]], how: Literal["uniform", "samples"]) -> Average:
+    """Average the clients' vectors, BatchNorm's running statistics included, one reply at a time."""
+    total: Tensor | None = None
+    mass = 0.0
+    kept: dict[int, Payload] = {}
+    samples = 0
+    for client, reply in replies:
+        count = int(number_of(reply, "samples"))
+        if count == 0:
+            continue
+        weight = 1.0 if how == "uniform" else float(count)
+        vector = tensor_of(reply, "weights")
+        total = vector * weight if total is None else total.add_(vector, alpha=weight)
+        mass += weight
+        samples += count
+        kept[client] = {k: v for k, v in reply.items() if k != "weights"}
+    return Average(None if total is None else total.div_(mass), kept, samples)
+
+
+def mean_losses(replies: Sequence[Payload]) -> dict[str, float]:
+    """Return each loss term averaged over clients by their samples."""
+    names = sorted({k for r in replies for k in r if k.startswith("loss.")})
+    means = {}
+    for name in names:  # a term may be active for some clients only
+        values = [(number_of(r, name), number_of(r, "samples")) for r in replies if name in r]
+        means[name.removeprefix("loss.")] = float(np.average([v for v, _ in values], weights=[n for _, n in values]))
+    return means
+
+
+def client_losses(replies: Mapping[int, Payload], most: int = MAX_LISTED_CLIENTS) -> dict[str, float]:
+    """Return the sum of all loss terms of each client that trained; nothing for more clients than a log can list."""
+    if len(replies) > most:
+        return {}
+    return {
+        str(client): sum(number_of(reply, k) for k in reply if k.startswith("loss.") and k != "loss.first_epoch")
+        for client, reply in sorted(replies.items())
+    }

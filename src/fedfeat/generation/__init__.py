@@ -1,1 +1,0 @@
-"""Images made by the server from a frozen model alone: generators, the losses that guide them, the pool they fill."""

@@ -1,0 +1,148 @@
+"""The teacher as methods see it: unit vectors of samples and of class names, each sample encoded at most once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedfeat.core.errors import ConfigError
+from fedfeat.data.augment import DeviceImages
+from fedfeat.data.dataset import Dataset
+from fedfeat.methods.class_names.settings import PLACE, readable
+from fedfeat.methods.class_names.towers import Tower, load_tower, require, tower_name
+from fedfeat.methods.clip2fl.teacher_cache import TeacherCache, check_kind, read_cache, rows_of, text_rows
+from fedfeat.methods.clip2fl.teacher_settings import WAYS, TeacherSettings
+
+CHUNK = 256  # images that a live teacher encodes at once
+
+
+class Teacher(Protocol):
+    """Both towers."""
+
+    @property
+    def identity(self) -> str:
+        """What made the features, for the record of the run."""
+
+    def text(self, names: Sequence[str]) -> Tensor:
+        """Return unit vectors of class names, float32 [C, d]."""
+
+    def images(self, images: DeviceImages, indices: Tensor, names: Sequence[str]) -> Tensor:
+        """Return unit vectors of un-augmented training samples, float32 [n, d]; ``names`` are the seen classes'."""
+
+
+def make_teacher(settings: TeacherSettings, who: str = "clip2fl") -> Teacher:
+    """Return the teacher that the settings name; what is missing is refused here, before any data is touched."""
+    path = settings.location()
+    if settings.backend is None or path is None or not path.exists():
+        came = "none is set" if path is None or settings.backend is None else f"{path} does not exist"
+        raise ConfigError(
+            f"{who}.teacher: {who} needs CLIP's image and text towers and {came}; the weights are yours to supply, in "
+            f"one of four ways: {WAYS}"
+        )
+    if settings.backend == "cache":
+        check_kind(path)
+        return CachedTeacher(path)
+    require(settings.backend)
+    return LiveTeacher(settings, path)
+
+
+class CachedTeacher:
+    """Features from a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._rows: tuple[int, Tensor] = (-1, torch.empty(0))
+
+    @cached_property
+    def cache(self) -> TeacherCache:
+        """The file's content, read when first needed."""
+        return read_cache(self.path)
+
+    @property
+    def identity(self) -> str:
+        """The model that the features came from."""
+        return f"cache-{self.cache.model_id}"
+
+    def text(self, names: Sequence[str]) -> Tensor:
+        """Return the stored rows of these classes."""
+        return _unit(text_rows(self.cache, names))
+
+    def images(self, images: DeviceImages, indices: Tensor, names: Sequence[str]) -> Tensor:
+        """Return the stored rows of these samples."""
+        if self._rows[0] != len(names):
+            self._rows = len(names), rows_of(self.cache, images.labels, names)
+        return _unit(self.cache.image_features[self._rows[1][indices.cpu()]])
+
+
+class LiveTeacher:
+    """A local CLIP; what it encoded is remembered while the process lives."""
+
+    def __init__(self, settings: TeacherSettings, path: Path) -> None:
+        self.settings, self.path = settings, path
+        self.known: dict[int, Tensor] = {}
+        self.known_names: dict[str, Tensor] = {}
+
+    @cached_property
+    def tower(self) -> Tower:
+        """The model, loaded when first needed."""
+        assert self.settings.backend is not None
+        return load_tower(self.settings.backend, self.path, self.settings.arch, self.settings.device)
+
+    @property
+    def identity(self) -> str:
+        """Package and weights."""
+        assert self.settings.backend is not None
+        return tower_name(self.settings.backend, self.path, self.settings.arch)
+
+    def text(self, names: Sequence[str]) -> Tensor:
+        """Encode a prompt per class."""
+        new = [name for name in names if name not in self.known_names]
+        if new:
+            features = self.tower.text([self.settings.prompt.replace(PLACE, readable(name)) for name in new])
+            self.known_names.update(zip(new, _unit(features), strict=True))
+        return torch.stack([self.known_names[name] for name in names])
+
+    def images(self, images: DeviceImages, indices: Tensor, names: Sequence[str]) -> Tensor:
+        """Encode the samples that were not met before."""
+        new = [i for i in dict.fromkeys(indices.tolist()) if i not in self.known]
+        for start in range(0, len(new), CHUNK):
+            chunk = new[start : start + CHUNK]
+            features = self.encode(images.images[chunk].cpu().numpy())
+            self.known.update(zip(chunk, features, strict=True))
+        return torch.stack([self.known[i] for i in indices.tolist()])
+
+    def encode(self, pixels: np.ndarray) -> Tensor:
+        """Return unit vectors of uint8 images [N, H, W, C]."""
+        if self.tower.images is None:
+            raise ConfigError(
+                f"clip2fl.teacher.path: {self.path} has no image tower; give a CLIP model, not a text encoder"
+            )
+        return _unit(self.tower.images(pixels))
+
+
+def encode_all(teacher: LiveTeacher, dataset: Dataset, progress: Callable[[int, int], None]) -> TeacherCache:
+    """Encode a whole training set for a cache; ``progress`` hears (images done, images in all)."""
+    parts = []
+    count = len(dataset.train_images)
+    for start in range(0, count, CHUNK):
+        parts.append(teacher.encode(np.asarray(dataset.train_images[start : start + CHUNK])))
+        progress(min(start + CHUNK, count), count)
+    return TeacherCache(
+        image_features=torch.cat(parts),
+        text_features=teacher.text(dataset.class_names),
+        class_names=tuple(dataset.class_names),
+        labels=torch.from_numpy(np.array(dataset.train_labels)),
+        model_id=teacher.identity,
+    )
+
+
+def _unit(features: Tensor) -> Tensor:
+    # Half precision is widened first: the norm of half-precision features is off in the third digit.
+    return F.normalize(features.float(), dim=1, eps=1e-8)

@@ -1,0 +1,181 @@
+"""LANDER (Tran et al., CVPR 2024): TARGET with text anchors.
+
+Every class has a fixed vector made from its name. A mapping layer pulls features into a small ball around their
+class's anchor, and the server's generator is led by the same anchors, so that synthetic images land where the model
+is well defined.
+
+Objective:
+    task 1:      L = CE(z, y) + bound * L_b(x)
+    afterwards:  L = a * [CE(z(x)[new], y) + bound * L_b(x)]
+                   + b * [KD(z(u)[old], z_previous(u)) + MSE(m(u), m_previous(u))]      x real, u synthetic
+    L_b = max(0, MSE(m(x), anchor of y) - radius)      m: the mapping layer; one hinge per batch
+    a = current * (1 + 1 / A) / B,  b = previous * A * B,  A = log2(C / 2 + 1),  B = sqrt(C_before / C)
+    generator:   as in target, plus bound * L_b under the teacher; student: also bound * MSE of the mapped features
+
+Sends:
+    down/train/shared.synthetic_pool: pool * pixels; 8-bit images, with the first request of the next task
+    down/train/shared.anchors.*: 4 * N * t; anchors of the task's classes, with its first request
+    down/train/shared.previous_model: 4 * theta_before; only to clients that miss a task's first round
+
+Defaults:
+    radius: released code
+    bound: released code
+    current: released code
+    previous: released code
+    temperature: released code
+    batch: released code
+    text.encoder: a choice that runs anywhere; give the published features as a `table`
+    text.dim: width of the published anchors
+    text.*: a choice
+    generation.rounds: paper of FedCBDR, 10,240 images; the released code cuts 41 batches to 10,000
+    generation.*: released code
+
+Departures:
+    - Anchors come from character n-grams of the class names unless you give others. They are put where the published
+      ones lie: a common part of norm 8.6 and a variance of 0.04 per dimension around it.
+    - A first task with one class is possible; the released code divides by zero there.
+    - Synthetic images are cropped and flipped as the data set's own are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.losses import new_class_cross_entropy, soft_cross_entropy
+from fedfeat.algorithm.method import Capturable, Method, ReferenceFunction
+from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.server import Server
+from fedfeat.algorithm.step import LossTerm, Step
+from fedfeat.core.payload import Payload
+from fedfeat.core.rng import rng_at
+from fedfeat.core.settings import Settings
+from fedfeat.methods.class_names import TextSettings, check_text, class_features, encoder_name, text_width
+from fedfeat.methods.class_names.builtin import MEAN_NORM, VARIANCE
+from fedfeat.methods.data_free.anchored import AnchoredSettings, Bound, synthesise
+from fedfeat.methods.data_free.losses import bounding_loss
+from fedfeat.methods.data_free.pool import Pool
+from fedfeat.methods.data_free.replay import MAPPING, OUR_MAP, OURS, THEIR_MAP, THEIRS, SyntheticBatches, mapped
+from fedfeat.methods.data_free.studio import Generation, Studio
+
+ANCHORS = "anchors"
+TYPICAL_NORM = 9.67  # of the published anchors, which were not normalised
+
+
+class LanderSettings(Settings):
+    """The anchors, how strongly they hold, and how the server makes images."""
+
+    radius: float = Field(0.015, ge=0, description="mean squared distance from an anchor that costs nothing")
+    bound: float = Field(5.0, ge=0, description="weight of the distance beyond the radius")
+    current: float = Field(0.2, gt=0, description="factor of the losses on new data, from task 2 on")
+    previous: float = Field(0.4, ge=0, description="factor of the losses on synthetic images")
+    temperature: float = Field(2.0, gt=0, description="temperature of distillation on clients")
+    batch: int = Field(128, ge=1, description="synthetic images per step of a client")
+    text: TextSettings = Field(default_factory=TextSettings, description="what the anchors are made from")
+    generation: AnchoredSettings = Field(default_factory=AnchoredSettings, description="the server's side")
+
+
+def loss_factors(num_old: int, num_classes: int, current: float = 0.2, previous: float = 0.4) -> tuple[float, float]:
+    """Return the factors of new data and of synthetic images: the more classes are old, the more the past counts."""
+    if num_old == 0:
+        return 1.0, 0.0
+    growth, share = math.log2(num_classes / 2 + 1), math.sqrt(num_old / num_classes)
+    return current * (1 + 1 / growth) / share, previous * growth * share
+
+
+def class_anchors(settings: TextSettings, names: tuple[str, ...]) -> Tensor:
+    """Return one anchor per class, [C, d], at a scale at which the radius has its published meaning.
+
+    The published anchors have a large common part (norm 8.6) and a variance of 0.04 per dimension around it. The
+    built-in unit vectors are put there; other features of unit length get the published norm; features that bring
+    a scale of their own keep it. Nothing is measured on the classes given, so an anchor stays when others arrive.
+    """
+    features = class_features(settings, names).features
+    dim = features.shape[1]
+    if settings.encoder in ("ngrams", "random_orthogonal"):
+        common = torch.from_numpy(rng_at(settings.seed, "common-anchor").standard_normal(dim)).float()
+        return MEAN_NORM * F.normalize(common, dim=0) + math.sqrt(VARIANCE * dim) * features
+    norms = torch.linalg.vector_norm(features, dim=1)
+    return TYPICAL_NORM * features if bool((norms - 1).abs().max() < 1e-2) else features
+
+
+@base("lander", LanderSettings)
+def lander(settings: LanderSettings) -> Method:
+    """LANDER: TARGET with features and synthetic images held near anchors made from class names."""
+    check_text(settings.text)
+
+    def factors(step: Step) -> tuple[float, float]:
+        return loss_factors(step.num_old, step.num_classes, settings.current, settings.previous)
+
+    def classified(step: Step) -> Tensor:
+        return factors(step)[0] * new_class_cross_entropy(step.logits, step.labels, step.num_old)
+
+    def bounded(step: Step) -> Tensor:
+        wanted = step.references[ANCHORS][step.labels]
+        return factors(step)[0] * bounding_loss(mapped(step.network, step.features), wanted, settings.radius)
+
+    def distilled(step: Step) -> Tensor:
+        return factors(step)[1] * soft_cross_entropy(
+            step.references[OURS], step.references[THEIRS], settings.temperature
+        )
+
+    def held(step: Step) -> Tensor:
+        return factors(step)[1] * F.mse_loss(step.references[OUR_MAP], step.references[THEIR_MAP])
+
+    def make_pool(studio: Studio) -> Pool:
+        anchors = class_anchors(settings.text, studio.class_names).to(studio.device)
+        return synthesise(studio, settings.generation, anchors, Bound(settings.radius, settings.bound))
+
+    return Method(
+        "lander",
+        loss=LossTerm("ce", classified),
+        extras={MAPPING: lambda dim: nn.Linear(dim, text_width(settings.text))},
+        terms=(
+            LossTerm("bound", bounded, settings.bound),
+            LossTerm("kd", distilled, from_task=2),
+            LossTerm("map", held, from_task=2),
+        ),
+        references=(Anchors(), SyntheticBatches(settings.batch, with_mapping=True)),
+        trains_on_references=True,
+        keeps_previous_model=True,
+        task_end=(Generation(make_pool),),
+        server_steps=(AnchorDelivery(settings.text),),
+        notes=(f"text_encoder={encoder_name(settings.text)}",),
+    )
+
+
+class AnchorDelivery:
+    """Sends clients the anchors of new classes, once."""
+
+    def __init__(self, settings: TextSettings) -> None:
+        self.settings = settings
+
+    def broadcast(self, server: Server) -> Payload:
+        """Share the anchors of a task's classes when it begins."""
+        name = _of_task(server.seen.task)
+        if name not in server.progress.shared:
+            anchors = class_anchors(self.settings, server.class_names)
+            server.progress.share(name, anchors[server.seen.num_old :].to(server.images.device))
+        return {}
+
+    def after_round(self, server: Server, replies: Mapping[int, Payload]) -> None:
+        """Anchors never move."""
+
+
+class Anchors:
+    """The anchors of all classes seen so far."""
+
+    def start(self, client: Client, request: Payload) -> ReferenceFunction:
+        """Put together what was delivered task by task."""
+        anchors = torch.cat([client.shared[_of_task(task)] for task in range(client.task + 1)])
+        return Capturable(lambda images, anchors: {ANCHORS: anchors}, (anchors,))
+
+
+def _of_task(task: int) -> str:
+    return f"{ANCHORS}.{task + 1}"

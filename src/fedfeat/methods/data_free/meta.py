@@ -1,0 +1,167 @@
+"""TARGET's synthesis: each round starts from one shared generator, fits a copy, and moves the shared one after it.
+
+The scheme is that of FastDFKD: a batch of images is reached in few steps because the generator is learned as a
+starting point (first-order MAML or Reptile).
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional as F
+
+from fedfeat.core.settings import Settings
+from fedfeat.methods.data_free.batchnorm import BatchNormProbe
+from fedfeat.methods.data_free.generator import ImageGenerator
+from fedfeat.methods.data_free.losses import adversarial_loss
+from fedfeat.methods.data_free.pool import Pool, endless_batches
+from fedfeat.methods.data_free.student import distil, new_student
+from fedfeat.methods.data_free.studio import Studio
+from fedfeat.models import Network
+
+Meta = Literal["fomaml", "reptile"]
+BETAS = (0.5, 0.999)
+REPTILE_FACTOR = 67.0
+LARGE = 64  # pixels from which the second preset applies
+
+
+class MetaSettings(Settings):
+    """How the server makes images; what is unset follows the preset for the images' size."""
+
+    rounds: int = Field(40, ge=1, description="synthesis rounds per task; the pool has rounds x batch images")
+    batch: int = Field(256, ge=2, description="images made per round, and the batch that the student learns from")
+    preset: Literal["auto", "small", "large"] = Field(
+        "auto", description="published values for CIFAR or for larger images; auto takes large from 64 pixels on"
+    )
+    latent: int = Field(256, ge=1, description="dimensions of the generator's code")
+    steps: int | None = Field(None, ge=1, description="steps per round; small 10, large 50")
+    meta: Meta | None = Field(None, description="how the shared generator follows; small fomaml, large reptile")
+    lr: float | None = Field(None, gt=0, description="learning rate of the generator; small 0.002, large 0.0002")
+    lr_latent: float = Field(0.01, ge=0, description="learning rate of the codes")
+    one_hot: float | None = Field(None, ge=0, description="weight of the wanted class; small 0.5, large 0.1")
+    batch_norm: float | None = Field(None, ge=0, description="weight of BatchNorm's statistics; small 10, large 0.1")
+    adversarial: float = Field(1.0, ge=0, description="weight of what the student has not learned yet")
+    warmup: int = Field(20, ge=0, description="rounds before the student takes part")
+    student_steps: int = Field(400, ge=0, description="steps of the student per round; most of the time goes here")
+    student_lr: float = Field(0.2, gt=0, description="learning rate of the student")
+    temperature: float | None = Field(None, gt=0, description="temperature of the student's loss; small 20, large 5")
+
+
+class Recipe(NamedTuple):
+    """The values that differ between the presets."""
+
+    steps: int
+    meta: Meta
+    lr: float
+    one_hot: float
+    batch_norm: float
+    temperature: float
+
+
+SMALL = Recipe(10, "fomaml", 2e-3, 0.5, 10.0, 20.0)
+LARGE_IMAGES = Recipe(50, "reptile", 2e-4, 0.1, 0.1, 5.0)
+
+
+def recipe_for(settings: MetaSettings, height: int) -> Recipe:
+    """Return the preset for the images' size, with what the settings say in its place."""
+    large = settings.preset == "large" or (settings.preset == "auto" and height >= LARGE)
+    given = {name: value for name in Recipe._fields if (value := getattr(settings, name)) is not None}
+    return (LARGE_IMAGES if large else SMALL)._replace(**given)
+
+
+def synthesise(studio: Studio, settings: MetaSettings) -> Pool:
+    """Fill a pool from the frozen model of a studio."""
+    recipe = recipe_for(settings, studio.image_shape[0])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(studio.seed_of("generator"))
+        generator = ImageGenerator(settings.latent, studio.image_shape).to(studio.device)
+    artist = MetaArtist(studio, settings, recipe, generator)
+    student = new_student(studio.teacher, studio.seed_of("student"))
+    optimiser = torch.optim.SGD(student.parameters(), lr=settings.student_lr, momentum=0.9, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 200, eta_min=2e-4)
+    pool = Pool()
+    for round in range(settings.rounds):
+        has_student = round >= settings.warmup
+        pool.add(*artist.make_batch(round, student if has_student else None))
+        if has_student and settings.student_steps:
+            images = endless_batches(
+                pool.images, settings.batch, studio.images, partial(studio.draws, "student", round)
+            )
+            distil(
+                student,
+                studio.teacher,
+                images,
+                optimiser,
+                steps=settings.student_steps,
+                temperature=recipe.temperature,
+                repeat=studio.repeat,
+            )
+            schedule.step()
+    return pool
+
+
+class MetaArtist:
+    """The shared generator and what it has seen so far."""
+
+    def __init__(self, studio: Studio, settings: MetaSettings, recipe: Recipe, generator: ImageGenerator) -> None:
+        self.studio, self.settings, self.recipe, self.generator = studio, settings, recipe, generator
+        self.probe = BatchNormProbe(studio.teacher)
+        self.meta = torch.optim.Adam(generator.parameters(), lr=recipe.lr * recipe.steps, betas=BETAS)
+
+    def make_batch(self, round: int, student: Network | None) -> tuple[Tensor, Tensor]:
+        """Return the images of lowest loss of one round, and the classes they were meant for."""
+        rng, device = self.studio.draws("synthesis", round), self.studio.device
+        size = self.settings.batch
+        codes = torch.from_numpy(rng.standard_normal((size, self.settings.latent)).astype("float32")).to(device)
+        labels = torch.from_numpy(rng.integers(0, self.studio.num_classes, size)).to(device)
+        fast = copy.deepcopy(self.generator).train()
+        groups: list[dict[str, Any]] = [
+            {"params": fast.parameters()},
+            {"params": [codes.requires_grad_()], "lr": self.settings.lr_latent},
+        ]
+        optimiser = torch.optim.Adam(groups, lr=self.recipe.lr, betas=BETAS)
+        self.meta.zero_grad()
+        best, lowest = codes, float("inf")
+        with self.probe.watching():
+            for step in range(self.recipe.steps):
+                images = fast(codes)
+                loss = self._loss(self.studio.images.normalise(self.studio.pixels(images, rng)), labels, student)
+                if step == 0 or loss.item() < lowest:
+                    best, lowest = images.detach(), loss.item()
+                optimiser.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                if self.recipe.meta == "fomaml":
+                    add_gradients(self.generator, fast)
+                optimiser.step()
+        if self.recipe.meta == "reptile":
+            add_differences(self.generator, fast, REPTILE_FACTOR)
+        self.meta.step()
+        self.probe.remember()
+        return best, labels
+
+    def _loss(self, inputs: Tensor, labels: Tensor, student: Network | None) -> Tensor:
+        logits = self.studio.teacher(inputs).logits
+        loss = self.recipe.one_hot * F.cross_entropy(logits, labels) + self.recipe.batch_norm * self.probe.loss()
+        if student is None or self.settings.adversarial == 0:
+            return loss
+        return loss + self.settings.adversarial * adversarial_loss(student(inputs).logits, logits)
+
+
+@torch.no_grad()
+def add_gradients(shared: torch.nn.Module, fast: torch.nn.Module) -> None:
+    """First-order MAML: the copy's gradients are taken for those of the shared generator."""
+    for ours, theirs in zip(shared.parameters(), fast.parameters(), strict=True):
+        assert theirs.grad is not None
+        ours.grad = theirs.grad.clone() if ours.grad is None else ours.grad + theirs.grad
+
+
+@torch.no_grad()
+def add_differences(shared: torch.nn.Module, fast: torch.nn.Module, factor: float) -> None:
+    """Reptile: the way from the copy back to the shared generator is the gradient."""
+    for ours, theirs in zip(shared.parameters(), fast.parameters(), strict=True):
+        ours.grad = factor * (ours - theirs)

@@ -1,0 +1,86 @@
+"""FedCBDR (Qi et al., NeurIPS 2025): class-balanced data replay from a global view of masked features.
+
+Clients send rotated features, the server finds leverage scores in their joint space, and exemplars are drawn by
+them (global data replay). Training gives old and new logits and samples their own temperature and weight (TTS).
+
+Objective:
+    task 1:      L = CE(z, y)
+    afterwards:  z' = [z_old / tau_old, z_new / tau_new]
+      tts = "code":   L = mean of w_y * CE(z' / tau_y, y)             one mean; tau_y, w_y by the sample's side
+      tts = "paper":  L = w_old * mean over old samples of CE(z', y) + w_new * mean over new samples of CE(z', y)
+    score of sample j:  squared length of row j of the thin left singular vectors of all clients' features
+
+Sends:
+    down/masked_features/weights: 4 * theta; the model that the task ended with
+    up/masked_features/features: 4 * n * d
+    down/leverage/vectors: at most 4 * n * d; the client's rows of the singular vectors, one column per rank
+    up/leverage/mass: 4; not in mode class_quota
+    up/leverage/counts: 4 * N; mode class_quota only: images per new class
+    up/leverage/masses: 4 * N; mode class_quota only: leverage per new class
+    down/keep_by_leverage/quota: 4; how many to draw; 4 * N bytes in mode class_quota, one number per class
+
+Defaults:
+    mode: paper, with the repairs named below
+    replacement: a choice: without, since a duplicate wastes memory; paper and released code draw with
+    mask_block: a choice, see the departures
+    tts: released code
+    tau_old: paper
+    tau_new: paper
+    weight_old: paper
+    weight_new: paper
+
+Departures:
+    - Clients undo their rotation before they take scores. The released code does not, and takes one decomposition per
+      client, which amounts to uniform draws; that is mode `repo`.
+    - The singular vectors are thin. With the square matrix of the paper's notation all scores would be equal.
+    - The rotation over samples is a permutation and then a rotation within blocks of `mask_block` rows: linear in
+      the number of samples, still orthogonal, so the scores stay exact.
+    - A quota that a client cannot fill goes to others, one by one. The released code fails on a remainder.
+    - Features are of images without augmentation, except in mode `repo`.
+    - Modes `global` and `class_quota` are additions; the latter tells the server how many images each class has.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor
+
+from fedfeat.algorithm.losses import TTSForm, temperature_scaled_cross_entropy
+from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.step import LossTerm, Step
+from fedfeat.methods.fedcbdr.leverage import LeverageChoice, LeverageSettings
+
+
+class FedCBDRSettings(LeverageSettings):
+    """Selection and loss of FedCBDR."""
+
+    tts: TTSForm = Field("code", description="form of the temperature-scaled loss: the released code's or the paper's")
+    tau_old: float = Field(0.9, gt=0, description="temperature of old logits")
+    tau_new: float = Field(1.1, gt=0, description="temperature of new logits")
+    weight_old: float = Field(1.1, ge=0, description="weight of samples of old classes")
+    weight_new: float = Field(0.9, ge=0, description="weight of samples of new classes")
+
+
+@base("fedcbdr", FedCBDRSettings)
+def fedcbdr(settings: FedCBDRSettings) -> Method:
+    """FedCBDR: exemplars by global leverage scores, temperature-scaled and re-weighted cross-entropy."""
+
+    def tts(step: Step) -> Tensor:
+        return temperature_scaled_cross_entropy(
+            step.logits,
+            step.labels,
+            step.num_old,
+            tau_old=settings.tau_old,
+            tau_new=settings.tau_new,
+            weight_old=settings.weight_old,
+            weight_new=settings.weight_new,
+            form=settings.tts,
+        )
+
+    sends = {"features": "features of the finished task, rotated over samples and dimensions (once per task)"}
+    if settings.mode == "class_quota":
+        sends |= {"counts": "samples per new class (once per task)", "masses": "leverage per new class (once per task)"}
+    else:
+        sends["mass"] = "sum of leverage scores (once per task)"
+    return Method("fedcbdr", loss=LossTerm("tts", tts), replay=LeverageChoice(settings), sends=sends)

@@ -1,0 +1,3 @@
+"""FedFSA: class names as anchors, a head that the server trains."""
+
+from fedfeat.methods.fedfsa import fedfsa as fedfsa

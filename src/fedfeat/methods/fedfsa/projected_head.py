@@ -1,0 +1,136 @@
+"""A head of three linear layers, and its training on features that a server draws around class means."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fedfeat.core.settings import Settings
+from fedfeat.methods.fedfsa.relation import Relations, relation_loss, relations
+from fedfeat.models import LinearHead
+
+ServerMode = Literal["p1", "p2", "p3", "p4", "p5"]
+
+
+class ProjectedHead(LinearHead):
+    """Pooled features, two linear layers with a ReLU between them, then a linear layer that grows with the classes.
+
+    The feature of a network with this head is the pooled one: exemplars are selected by it and class means are
+    taken of it. ``project`` gives what lies in the space of text features.
+    """
+
+    def __init__(self, dim: int, width: int, *, seed: int) -> None:
+        super().__init__(width, seed=seed)
+        self.layers = nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, width))
+
+    def project(self, features: Tensor) -> Tensor:
+        """Return projected features [B, width]."""
+        out: Tensor = self.layers(features)
+        return out
+
+    def classify(self, projected: Tensor) -> Tensor:
+        """Return logits [B, C] of projected features."""
+        return super().forward(projected)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits [B, C]."""
+        return self.classify(self.project(features))
+
+
+class HeadTraining(Settings):
+    """How the server trains a head."""
+
+    server_mode: ServerMode = Field(
+        "p5",
+        description="what the server trains the head on: p1 class means, p2 draws around them, p3 both; "
+        "p4 and p5: both, with the relation loss as well",
+    )
+    server_epochs: int = Field(100, ge=0, description="passes over the class means; 0 switches the step off")
+    server_batch: int = Field(32, ge=1, description="class means per step")
+    draws: int = Field(2, ge=1, description="features drawn around each class mean, anew in every pass")
+    relation: float = Field(1.0, ge=0, description="weight of the relation loss")
+    server_lr_first: float = Field(0.1, gt=0, description="learning rate in the first rounds of a task")
+    server_lr: float = Field(0.01, gt=0, description="learning rate afterwards")
+    first_rounds: int = Field(5, ge=0, description="rounds of a task that use server_lr_first")
+    decay_every: int = Field(40, ge=1, description="passes after which the learning rate is divided by 10")
+    server_weight_decay: float = Field(1e-5, ge=0, description="L2 penalty on the head")
+    clamp: bool = Field(False, description="keep drawn features non-negative, as pooled ones are")
+
+
+class Prototypes(NamedTuple):
+    """Classes as some clients saw them: a row per client and class."""
+
+    labels: Tensor  # [P]
+    means: Tensor  # [P, d]
+    variances: Tensor  # [P, d]
+
+
+def train_head(
+    head: ProjectedHead, seen: Prototypes, text: Tensor, settings: HeadTraining, rng: np.random.Generator, round: int
+) -> float:
+    """Train a head in place and return the last pass's mean loss; ``round`` counts within the task."""
+    if settings.server_epochs == 0:
+        return 0.0
+    alone = _stand_alone(head)
+    lr = settings.server_lr_first if round < settings.first_rounds else settings.server_lr
+    optimiser = torch.optim.SGD(alone.parameters(), lr=lr, weight_decay=settings.server_weight_decay)
+    by_class = relations(text)
+    total = torch.zeros((), device=text.device)
+    for epoch in range(settings.server_epochs):
+        optimiser.param_groups[0]["lr"] = lr * 0.1 ** (epoch // settings.decay_every)
+        total.zero_()
+        order = torch.from_numpy(rng.permutation(len(seen.labels))).to(text.device)
+        noise = draw_noise(seen, settings, rng)
+        for batch in torch.split(order, settings.server_batch):
+            features, labels = server_batch(seen, batch, noise, settings)
+            loss = head_loss(alone, features, labels, by_class, settings)
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            total += loss.detach() * len(batch)
+    head.load_state_dict(alone.state_dict())
+    return float(total) / len(seen.labels)
+
+
+def draw_noise(seen: Prototypes, settings: HeadTraining, rng: np.random.Generator) -> Tensor:
+    """Return standard normal draws [draws, P, d]; nothing is drawn where only means are used."""
+    draws = 0 if settings.server_mode == "p1" else settings.draws
+    noise = rng.standard_normal((draws, *seen.means.shape), dtype=np.float32)
+    return torch.from_numpy(noise).to(seen.means.device)
+
+
+def server_batch(seen: Prototypes, batch: Tensor, noise: Tensor, settings: HeadTraining) -> tuple[Tensor, Tensor]:
+    """Return the inputs of one step and their labels: means, draws around them, or both."""
+    drawn = seen.means[batch] + noise[:, batch] * seen.variances[batch].sqrt()
+    if settings.clamp:
+        drawn = drawn.clamp(min=0)
+    if settings.server_mode in ("p1", "p3", "p4", "p5"):
+        drawn = torch.cat([seen.means[batch][None], drawn])
+    return drawn.flatten(0, 1), seen.labels[batch].repeat(len(drawn))
+
+
+def head_loss(head: ProjectedHead, features: Tensor, labels: Tensor, text: Relations, settings: HeadTraining) -> Tensor:
+    """Return cross-entropy, plus the relation loss in modes p4 and p5; a single sample has no relations.
+
+    ``text`` are the relations of the classes' text features.
+    """
+    projected = head.project(features)
+    loss = F.cross_entropy(head.classify(projected), labels)
+    if settings.server_mode in ("p4", "p5") and settings.relation and len(features) > 1:
+        loss = loss + settings.relation * relation_loss(relations(projected), text.at(labels))
+    return loss
+
+
+def _stand_alone(head: ProjectedHead) -> ProjectedHead:
+    """Return a copy with parameters of its own: those of a network are views into its one vector."""
+    first = head.layers[0].weight
+    assert isinstance(first, Tensor)
+    alone = ProjectedHead(first.shape[1], head.dim, seed=head.seed)
+    alone.grow(head.num_classes, 0)
+    alone.to(first.device).load_state_dict(head.state_dict())
+    return alone

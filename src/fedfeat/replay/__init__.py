@@ -1,1 +1,0 @@
-"""Exemplars: what stays of a finished task."""

@@ -1,0 +1,134 @@
+"""A scenario as a picture: one heat map per task, clients down, the task's classes across."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedfeat.report.scenario_text import headline
+from fedfeat.report.style import drawing, short
+from fedfeat.scenario.partition import Ids
+from fedfeat.scenario.record import names_in_order
+from fedfeat.scenario.scenario import Scenario
+
+MAX_COLUMNS = 5
+MAX_NUMBERED_CLIENTS = 12
+MAX_NUMBERED_CLASSES = 6
+MAX_RULED_CLIENTS = 40
+MAX_SLANTED_NAMES = 10
+MAX_NAMED_CLASSES = 20
+MAX_NAME_LENGTH = 14
+EMPTY = "#efefef"
+
+
+def draw_scenario(scenario: Scenario, path: Path, class_names: Sequence[str] | None = None) -> None:
+    """Write the heat maps as a PNG file."""
+    with drawing({}) as figure_class:
+        figure = _figure(figure_class, scenario, names_in_order(scenario, class_names))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150, format="png", facecolor="white")
+
+
+def _figure(figure_class: Any, scenario: Scenario, names: Sequence[str]) -> Any:
+    columns = min(MAX_COLUMNS, scenario.num_tasks)
+    rows = ceil(scenario.num_tasks / columns)
+    width, height = _panel_size(scenario)
+    figure = figure_class(figsize=(max(1.3 + columns * width, 7.5), 0.9 + rows * height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
+    counts = [scenario.counts(t)[:, r.start : r.stop] for t, r in enumerate(scenario.task_classes)]
+    top = max(2, *(int(c.max()) for c in counts))
+    images = [_panel(axes[task], scenario, task, counts[task], top) for task in range(scenario.num_tasks)]
+    for task, classes in enumerate(scenario.task_classes):
+        _name_classes(axes[task], [names[c] for c in classes])
+    for unused in axes[scenario.num_tasks :]:
+        unused.set_axis_off()
+    for axis in axes[::columns]:
+        axis.set_ylabel("client", fontsize=9)
+    _colour_bar(figure, images[0], list(axes), top)
+    figure.suptitle(headline(scenario) + _legend(scenario), fontsize=9, x=0.01, ha="left")
+    return figure
+
+
+def _panel_size(scenario: Scenario) -> tuple[float, float]:
+    """Inches of one task's panel: room for numbers with few clients, bounded with many."""
+    widest = max(map(len, scenario.task_classes))
+    width = float(np.clip(0.55 * widest, 1.7, 3.4))
+    height = float(np.clip(0.34 * scenario.num_clients, 1.2, 6.0))
+    return width, height + 1.0
+
+
+def _panel(axis: Any, scenario: Scenario, task: int, counts: Ids, top: int) -> Any:
+    from matplotlib.colors import PowerNorm
+
+    # A square-root scale keeps a handful of samples apart from none, and large numbers apart from each other.
+    image = axis.imshow(
+        np.ma.masked_equal(counts, 0),
+        cmap="viridis_r",
+        norm=PowerNorm(0.5, vmin=1, vmax=top),
+        aspect="auto",
+        interpolation="nearest",
+    )
+    axis.set_facecolor(EMPTY)
+    axis.set_title(f"task {task + 1}   {counts.sum():,} samples", fontsize=9, loc="left")
+    axis.set_yticks(range(0, len(counts), max(1, ceil(len(counts) / 20))))
+    axis.tick_params(length=0, labelsize=8)
+    axis.spines[:].set_visible(False)
+    if len(counts) <= MAX_RULED_CLIENTS:
+        _rule_cells(axis, counts.shape)
+    _hatch_absent(axis, scenario, task)
+    if len(counts) <= MAX_NUMBERED_CLIENTS and counts.shape[1] <= MAX_NUMBERED_CLASSES:
+        _write_numbers(axis, counts, top)
+    return image
+
+
+def _rule_cells(axis: Any, shape: tuple[int, ...]) -> None:
+    axis.set_yticks(np.arange(shape[0] + 1) - 0.5, minor=True)
+    axis.set_xticks(np.arange(shape[1] + 1) - 0.5, minor=True)
+    axis.grid(which="minor", color="white", linewidth=1)
+    axis.tick_params(which="minor", length=0)
+
+
+def _hatch_absent(axis: Any, scenario: Scenario, task: int) -> None:
+    absent = np.setdiff1d(np.arange(scenario.num_clients), scenario.present(task))
+    for run in np.split(absent, np.flatnonzero(np.diff(absent) > 1) + 1):
+        if len(run):
+            low, high = run[0] - 0.5, run[-1] + 0.5
+            axis.axhspan(low, high, facecolor="white", edgecolor="#bbbbbb", hatch="////", lw=0, zorder=3)
+
+
+def _write_numbers(axis: Any, counts: Ids, top: int) -> None:
+    for (client, column), value in np.ndenumerate(counts):
+        if value:
+            colour = "white" if value > 0.2 * top else "black"
+            axis.text(column, client, f"{value}", ha="center", va="center", fontsize=8, color=colour)
+
+
+def _name_classes(axis: Any, names: list[str]) -> None:
+    if len(names) > MAX_NAMED_CLASSES:
+        axis.set_xticks([])
+        axis.set_xlabel(f"{len(names)} classes", fontsize=8)
+        return
+    labels = [short(name, MAX_NAME_LENGTH) for name in names]
+    if len(names) <= MAX_SLANTED_NAMES:
+        axis.set_xticks(range(len(names)), labels, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
+    else:
+        axis.set_xticks(range(len(names)), labels, rotation=90, fontsize=6)
+
+
+def _legend(scenario: Scenario) -> str:
+    late = len(scenario.present(0)) < scenario.num_clients
+    return "\ngrey: no samples" + ("; hatched: not joined yet" if late else "")
+
+
+def _colour_bar(figure: Any, image: Any, axes: list[Any], top: int) -> None:
+    bar = figure.colorbar(image, ax=axes, pad=0.01, aspect=30, fraction=0.03)
+    steps = [top * share**2 for share in (0.25, 0.5, 0.75)]
+    ticks = sorted({1, top, *(int(float(f"{step:.2g}")) for step in steps if step >= 1)})
+    bar.set_ticks(ticks, labels=[f"{tick:,}" for tick in ticks])
+    bar.set_label("samples", fontsize=8)
+    bar.ax.tick_params(labelsize=8, length=2)
+    bar.outline.set_visible(False)

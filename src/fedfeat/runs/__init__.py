@@ -1,0 +1,1 @@
+"""An experiment put together and run in a folder: checkpoints, resume, many runs, trained models, trackers."""

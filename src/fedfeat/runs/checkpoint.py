@@ -1,0 +1,222 @@
+"""Checkpoints: the server's progress and every client's state, checksummed, without pickle.
+
+    checkpoint/<number>/manifest.json       where we are, numbers, traffic, checksums of the files below and of itself
+    checkpoint/<number>/server.safetensors  weights and confusion tables
+    checkpoint/clients/<number>.safetensors states of the clients that changed since the checkpoint before
+
+Only clients that changed are written, so a checkpoint costs what a round touched, not what is registered. Draws
+have addresses, so no generator state is saved, and where checkpoints fall does not change a result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_safetensors
+from torch import Tensor
+
+from fedfeat.algorithm.tables import Tables
+from fedfeat.core.errors import CheckpointError
+from fedfeat.core.files import sha256, write_atomically
+from fedfeat.core.payload import State
+from fedfeat.federation.exchange import Traffic
+from fedfeat.federation.progress import Progress
+
+KEEP = 2  # the newest checkpoints; the older of the two is the fall-back for a damaged one
+MOST_SHARDS = 16
+FORMAT = 1
+
+
+class CheckpointFolder:
+    """Writes and reads the checkpoints of one run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.owner: dict[int, str] = {}  # which file holds a client's newest state
+        self.shards: dict[str, tuple[int, str]] = {}  # files in use: clients that need them, checksum
+        self.number = max((int(p.name) for p in self._all()), default=0)
+
+    def save(
+        self, progress: Progress, states: Mapping[int, State], touched: set[int], extra: Mapping[str, Any]
+    ) -> None:
+        """Write one checkpoint; a kill at any moment leaves the one before it intact."""
+        self.number += 1
+        self._write_clients(states, touched)
+        folder = self.folder / f"{self.number:08d}"
+        write_atomically(folder / "server.safetensors", to_safetensors(_server_tensors(progress)))
+        server = f"{self.number:08d}/server.safetensors"
+        manifest = {
+            "format": FORMAT,
+            "position": {"task": progress.task, "round": progress.round, "finished": progress.finished},
+            "numbers": progress.numbers,
+            "delivered": {name: sorted(clients) for name, clients in progress.delivered.items()},
+            "variants": list(progress.tables[-1].variants) if progress.tables else [],
+            "traffic": dict(progress.traffic.counts),
+            "best_loss": None if progress.best_weights is None else progress.best_loss,
+            "best_numbers": progress.best_numbers,
+            "images_trained": progress.images_trained,
+            "seconds": progress.seconds,
+            "shortfalls": progress.shortfalls,
+            "files": {
+                server: sha256(self.folder / server),
+                **{f"clients/{name}": digest for name, (_, digest) in sorted(self.shards.items())},
+            },
+            **extra,
+        }
+        # The manifest is written last: a folder without a valid one is not a checkpoint.
+        write_atomically(folder / "manifest.json", json.dumps({**manifest, "checksum": _digest(manifest)}).encode())
+        self._clean()
+
+    def load(self) -> tuple[Progress, dict[int, State], dict[str, Any]] | None:
+        """Return the newest whole checkpoint, or None when none was ever completed."""
+        candidates = sorted(self._all(), reverse=True)
+        for position, folder in enumerate(candidates):
+            try:
+                loaded = self._read(folder)
+                for damaged in candidates[:position]:
+                    shutil.rmtree(damaged, ignore_errors=True)
+                return loaded
+            except (OSError, ValueError, KeyError, SafetensorError) as error:
+                if (folder / "manifest.json").exists():
+                    warnings.warn(f"{folder}: damaged ({error}); using the checkpoint before it", stacklevel=2)
+        if any((folder / "manifest.json").exists() for folder in candidates):
+            raise CheckpointError(f"{self.folder}: every checkpoint is damaged; start the run anew in another folder")
+        return None
+
+    def peek(self) -> tuple[Progress, dict[str, Any]] | None:
+        """Return the server's side of the newest whole checkpoint; nothing is changed, so a run may be going on."""
+        for folder in sorted(self._all(), reverse=True):
+            with contextlib.suppress(OSError, ValueError, KeyError, SafetensorError):
+                manifest = self._manifest(folder, only=f"{folder.name}/")
+                return _read_progress(folder / "server.safetensors", manifest), manifest
+        return None
+
+    def _manifest(self, folder: Path, only: str = "") -> dict[str, Any]:
+        """Return a manifest whose checksum, and those of the files that begin with ``only``, are right."""
+        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+        checksum = manifest.pop("checksum")
+        if checksum != _digest(manifest):
+            raise ValueError("the checksum of manifest.json does not match")
+        for name, expected in manifest["files"].items():
+            if name.startswith(only) and sha256(self.folder / name) != expected:
+                raise ValueError(f"the checksum of {name} does not match")
+        return manifest
+
+    def _read(self, folder: Path) -> tuple[Progress, dict[int, State], dict[str, Any]]:
+        manifest = self._manifest(folder)
+        states: dict[int, State] = {}
+        for name in manifest["files"]:
+            if name.startswith("clients/"):
+                shard = _read_states(self.folder / name)
+                states.update(shard)
+                self._own(shard, Path(name).name, manifest["files"][name])
+        return _read_progress(folder / "server.safetensors", manifest), states, manifest
+
+    def _write_clients(self, states: Mapping[int, State], touched: set[int]) -> None:
+        if len(self.shards) >= MOST_SHARDS:
+            touched = set(states)
+        if touched:
+            name = f"{self.number:08d}.safetensors"
+            path = self.folder / "clients" / name
+            write_atomically(path, _states_bytes({k: states[k] for k in sorted(touched)}))
+            self._own(touched, name, sha256(path))
+
+    def _own(self, clients: Iterable[int], name: str, digest: str) -> None:
+        """Note that a file now holds the newest state of some clients; files that nobody needs are let go."""
+        count = 0
+        for client in clients:
+            count += 1
+            if (old := self.owner.get(client)) is not None:
+                left, old_digest = self.shards[old]
+                self.shards[old] = (left - 1, old_digest)
+                if left == 1:
+                    del self.shards[old]
+            self.owner[client] = name
+        self.shards[name] = (count, digest)
+
+    def _clean(self) -> None:
+        """Drop what neither of the newest two checkpoints needs."""
+        kept = sorted(self._all(), reverse=True)[:KEEP]
+        needed: set[str] = set()
+        for folder in kept:
+            manifest = folder / "manifest.json"
+            if manifest.exists():
+                needed |= set(json.loads(manifest.read_text())["files"])
+        for folder in set(self._all()) - set(kept):
+            shutil.rmtree(folder, ignore_errors=True)
+        for shard in (self.folder / "clients").glob("*.safetensors"):
+            if f"clients/{shard.name}" not in needed:
+                shard.unlink(missing_ok=True)
+
+    def _all(self) -> list[Path]:
+        return [p for p in self.folder.glob("*") if p.is_dir() and p.name.isdigit()]
+
+
+def _digest(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _server_tensors(progress: Progress) -> dict[str, Tensor]:
+    tensors = {"weights": progress.weights.cpu()}
+    if progress.best_weights is not None:
+        tensors["best_weights"] = progress.best_weights.cpu().clone()
+    tensors |= {f"tensors/{name}": value.cpu().contiguous() for name, value in progress.tensors.items()}
+    tensors |= {f"shared/{name}": value.cpu().contiguous() for name, value in progress.shared.items()}
+    for task, tables in enumerate(progress.tables):
+        tensors[f"tables/{task:04d}"] = torch.from_numpy(np.stack([*tables[:2], *tables.variants.values()]))
+    return tensors
+
+
+def _read_progress(path: Path, manifest: Mapping[str, Any]) -> Progress:
+    with safe_open(str(path), framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+    tables = []
+    for name in sorted(n for n in tensors if n.startswith("tables/")):
+        plain, corrected, *others = tensors[name].numpy()
+        tables.append(Tables(plain, corrected, dict(zip(manifest["variants"], others, strict=True))))
+    return Progress(
+        task=manifest["position"]["task"],
+        round=manifest["position"]["round"],
+        finished=manifest["position"]["finished"],
+        weights=tensors["weights"],
+        numbers=dict(manifest["numbers"]),
+        tensors={n.removeprefix("tensors/"): t for n, t in tensors.items() if n.startswith("tensors/")},
+        shared={n.removeprefix("shared/"): t for n, t in tensors.items() if n.startswith("shared/")},
+        delivered={name: set(clients) for name, clients in manifest["delivered"].items()},
+        tables=tables,
+        traffic=Traffic(manifest["traffic"]),
+        best_loss=float("inf") if manifest["best_loss"] is None else manifest["best_loss"],
+        best_weights=tensors.get("best_weights"),
+        best_numbers=dict(manifest.get("best_numbers", manifest["numbers"])),
+        images_trained=manifest["images_trained"],
+        seconds=manifest["seconds"],
+        shortfalls=manifest.get("shortfalls", []),
+    )
+
+
+def _states_bytes(states: Mapping[int, State]) -> bytes:
+    tensors: dict[str, Tensor] = {}
+    others: dict[str, dict[str, Any]] = {}
+    for client, state in states.items():
+        others[str(client)] = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
+        tensors |= {f"{client}/{k}": v.cpu().contiguous() for k, v in state.items() if isinstance(v, Tensor)}
+    return to_safetensors(tensors, metadata={"others": json.dumps(others)})
+
+
+def _read_states(path: Path) -> dict[int, State]:
+    with safe_open(str(path), framework="pt") as file:
+        states: dict[int, State] = {int(k): dict(v) for k, v in json.loads(file.metadata()["others"]).items()}
+        for name in file.keys():  # noqa: SIM118
+            client, _, key = name.partition("/")
+            states[int(client)][key] = file.get_tensor(name)
+    return states

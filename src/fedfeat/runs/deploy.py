@@ -1,0 +1,213 @@
+"""A federation as processes: server, SuperLink and gateway, clients resident or stock, and the run itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedfeat.config import Config
+from fedfeat.core.errors import FedfeatError
+from fedfeat.core.files import write_atomically, write_json
+from fedfeat.engines import InProcessEngine
+from fedfeat.engines.flower.app import app_files
+from fedfeat.engines.flower.control import Control, ControlError
+from fedfeat.engines.flower.keys import ClientKeys, ServerKeys
+from fedfeat.engines.flower.processes import LOOPBACK, Gateway, Process, SuperExec, SuperLink, SuperNode
+from fedfeat.engines.flower.roster import read_roster
+from fedfeat.federation.loop import Event, Listener
+from fedfeat.runs.experiment import Experiment, Result
+from fedfeat.runs.folder import RunFolder, refuse_other_run
+from fedfeat.runs.server_app import ERROR_FILE, SERVER_LOG
+
+WATCH_SECONDS = 0.3
+MOST_FAILURES = 3  # Flower runs in a row that ended without a single new event
+
+
+def prepare_run(config: Config, path: Path) -> RunFolder:
+    """Return the run folder: a new one, or the one that is there if it holds the same experiment."""
+    folder = RunFolder(path)
+    if folder.config_path.exists():
+        refuse_other_run(path, config, folder.config())
+        # What changes no result may be changed before a resume: where known data are, how long clients are awaited.
+        write_atomically(folder.config_path, config.to_toml().encode())
+        return folder
+    return Experiment(config, engine=InProcessEngine).new_folder(path)
+
+
+def federated(config: Config) -> Config:
+    """Return a configuration as a federation runs it: engine flower, and a checkpoint after every round."""
+    engine = config.engine.model_copy(update={"name": "flower"})
+    run = config.run.model_copy(update={"checkpoint_seconds": 0.0})
+    location = config.data.location()  # its processes work in folders of their own
+    data = config.data.model_copy(update={"path": None if location is None else str(location.absolute())})
+    return config.model_copy(update={"engine": engine, "run": run, "data": data})
+
+
+@dataclass(frozen=True)
+class Server:
+    """The server's processes at work."""
+
+    link: SuperLink
+    address: str  # where clients connect to
+    keys: ServerKeys | None = None
+
+    def run(self, folder: RunFolder, listeners: tuple[Listener, ...] = ()) -> Result:
+        """Start the run, or continue it, and watch it to its end; a run that Flower lost is started anew."""
+        folder.path.joinpath(ERROR_FILE).unlink(missing_ok=True)
+        tail = EventTail(folder, listeners)
+        failures = 0
+        with Control(self.link.address, self.link.ca) as control:
+            while (result := folder.result()) is None:
+                before = tail.position
+                status = self._watch(control, folder, tail)
+                _raise_error(folder)
+                failures = 0 if tail.position > before else failures + 1
+                if folder.result() is None and failures >= MOST_FAILURES:
+                    raise FedfeatError(
+                        f"the server app ended {failures} times without a new round ({status}); see the logs in "
+                        f"{self.link.folder}"
+                    )
+        tail.end(result)
+        return result
+
+    def _watch(self, control: Control, folder: RunFolder, tail: EventTail) -> str:
+        """Have Flower run the server app once; return how that ended."""
+        if self.keys is not None:
+            control.register_exactly(self.keys.clients)
+        run = control.start(app_files(), {"folder": str(folder.path.absolute())})
+        try:
+            while not (status := control.status(run)).finished:
+                tail.read()
+                time.sleep(WATCH_SECONDS)
+        except ControlError as error:
+            return str(error)  # a SuperLink without a database was started again, and knows of no run
+        except BaseException:
+            with suppress(ControlError):
+                control.stop(run)
+            raise
+        finally:
+            tail.read()
+        return f"{status.text} {status.details}".strip()
+
+
+class EventTail:
+    """Reads a run's events as they are written, and hands them on."""
+
+    def __init__(self, folder: RunFolder, listeners: tuple[Listener, ...]) -> None:
+        self.folder, self.listeners = folder, listeners
+        self.position = 0
+        self.joined: dict[str, int] = {}
+        self.warned = len(self._warnings())  # by servers before this one
+        loaded = folder.checkpoints.load()
+        if loaded is not None:
+            at = {"task": loaded[0].task + 1, "round": loaded[0].round}
+            self.position = loaded[2]["events_size"]
+            self._tell({**folder.events()[0], "folder": str(folder.path), "resumed_at": at})
+
+    def read(self) -> None:
+        """Hand on what is new; a resumed run has cut the file back and writes the same lines again."""
+        self._read_roster()
+        self._read_warnings()
+        size = self.folder.events_size()
+        self.position = min(self.position, size)
+        if size == self.position:
+            return
+        with self.folder.events_path.open("rb") as file:
+            file.seek(self.position)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self.position += len(whole) + len(newline)
+        for line in whole.splitlines():
+            event: Event = json.loads(line)
+            if event["event"] == "start":
+                event |= {"folder": str(self.folder.path), "resumed_at": None}
+            self._tell(event)
+
+    def _read_roster(self) -> None:
+        known = read_roster(self.folder.path)[1]
+        for name in sorted(known.keys() - self.joined.keys()):
+            self._tell({"event": "joined", "name": name, "client": known[name]})
+        self.joined = known
+
+    def _read_warnings(self) -> None:
+        warnings = self._warnings()
+        for text in warnings[self.warned :]:
+            self._tell({"event": "warning", "text": text})
+        self.warned = len(warnings)
+
+    def _warnings(self) -> list[str]:
+        path = self.folder.path / SERVER_LOG
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return [line.partition(" WARNING ")[2] for line in lines if " WARNING " in line]
+
+    def end(self, result: Result) -> None:
+        """Hand on that the run is over."""
+        self._tell({"event": "end", "folder": str(self.folder.path), "result": result})
+
+    def _tell(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
+
+
+@contextmanager
+def server(
+    folder: Path,
+    *,
+    host: str = LOOPBACK,
+    port: int = 0,
+    keys: ServerKeys | None = None,
+    database: bool = False,
+) -> Iterator[Server]:
+    """Start what a server needs: with keys a gateway at the address, without them a SuperLink on this machine only.
+
+    With a database a SuperLink that is started again goes on where it was. Without one it has forgotten the run, which
+    is then started anew: it resumes from its checkpoint, and clients give the replies that they have stored.
+    """
+    if keys is None and host not in (LOOPBACK, "localhost", "::1"):
+        raise FedfeatError(
+            f"--listen {host}: a server that others can reach needs certificates and clients' keys; make them with "
+            "'fedfeat keys' and pass them with --keys"
+        )
+    with ExitStack() as stack:
+        if keys is None:
+            link = stack.enter_context(SuperLink(folder, host=host, port=port, database=database))
+            address = link.address
+        else:
+            link = stack.enter_context(SuperLink(folder, tls=keys.certificates, database=database))
+            address = stack.enter_context(Gateway(folder, link, host=host, port=port)).address
+        stack.enter_context(SuperExec(folder, link))
+        yield Server(link, address, keys)
+
+
+def client(
+    folder: Path,
+    name: str,
+    server: str,
+    options: dict[str, Any],
+    *,
+    keys: ClientKeys | None = None,
+    stock: bool = False,
+) -> Process:
+    """Return a client's process, not yet started: resident, or Flower's SuperNode.
+
+    :param options: what ``site_of`` understands: client, data, device, threads, plugins.
+    """
+    settings = {**options, "folder": str(folder.absolute() / "state"), "name": name}
+    ca, key = (None, None) if keys is None else (keys.ca.absolute(), keys.key.absolute())
+    if stock:
+        return SuperNode(folder, name, server, ca=ca, key=key, config=settings)
+    path = folder.absolute() / f"{name}.settings.json"
+    where = {"server": server, "ca": None if ca is None else str(ca), "key": None if key is None else str(key)}
+    write_json(path, {**settings, **where})
+    return Process(folder, name, [sys.executable, "-m", "fedfeat.engines.flower.resident", str(path)])
+
+
+def _raise_error(folder: RunFolder) -> None:
+    path = folder.path / ERROR_FILE
+    if path.exists():
+        raise FedfeatError(json.loads(path.read_text())["error"])

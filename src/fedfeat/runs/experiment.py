@@ -1,0 +1,214 @@
+"""From a configuration to a result: start an experiment in a folder, or take it up where it stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedfeat.algorithm.method import Method
+from fedfeat.config import Config
+from fedfeat.core.errors import CheckpointError, ConfigError
+from fedfeat.core.files import write_json
+from fedfeat.core.lock import alone_in
+from fedfeat.data import Dataset, fingerprint, load_dataset
+from fedfeat.data.owned import outline
+from fedfeat.data.settings import OWNED
+from fedfeat.engines import EngineFactory, make_engine
+from fedfeat.federation.evaluation import SENDS
+from fedfeat.federation.loop import Event, Federation, Listener
+from fedfeat.federation.privacy import statement
+from fedfeat.federation.progress import Progress
+from fedfeat.federation.summary import over_tasks
+from fedfeat.runs.folder import RunFolder, refuse_other_config, result_keys
+from fedfeat.runs.model_file import CARD, ModelCard, write_model
+from fedfeat.runs.trackers.tracked import tracked
+from fedfeat.scenario import Scenario, build_scenario
+from fedfeat.scenario.named import named_classes, named_scenario
+
+Result = dict[str, Any]
+
+
+def run_name(config: Config) -> str:
+    """Return the run folder's name: what was run, on what, with which seed."""
+    return config.run.name or f"{config.data.name}-{config.method}-seed{config.seed}"
+
+
+def start(config: Config, out: Path | None = None, listeners: tuple[Listener, ...] = ()) -> Result:
+    """Run an experiment from the beginning and return its result."""
+    experiment = Experiment(config)
+    folder = experiment.new_folder(out or Path(config.run.out) / run_name(config))
+    with alone_in(folder.path):
+        return experiment.run(folder, Progress(), listeners)
+
+
+def resume(path: Path, listeners: tuple[Listener, ...] = (), engine: EngineFactory = make_engine) -> Result:
+    """Continue an interrupted run; the outcome has the same bytes as that of an uninterrupted one."""
+    folder = RunFolder.open(path)
+    with alone_in(path):
+        return go_on(folder, listeners, engine)
+
+
+def go_on(folder: RunFolder, listeners: tuple[Listener, ...] = (), engine: EngineFactory = make_engine) -> Result:
+    """Continue an interrupted run in a folder that the caller has to itself."""
+    path = folder.path
+    config = folder.config()
+    loaded = folder.checkpoints.load()
+    if loaded is not None:
+        refuse_other_config(path, config, loaded[2]["config"])
+    done = folder.result()
+    if done is not None:
+        return done
+    experiment = Experiment(config, engine=engine)
+    if loaded is None:  # it begins anew, with what is there now
+        folder.cut_events(0)
+        folder.write_scenario(experiment.described_scenario)
+        return experiment.run(folder, Progress(), listeners)
+    progress, states, manifest = loaded
+    if manifest["data"] != experiment.fingerprint:
+        raise CheckpointError(
+            f"{path}: the data set {config.data.name!r} found now is not the one the run began with; "
+            "point data.path to the original files"
+        )
+    folder.cut_events(manifest["events_size"])
+    experiment.engine.restore(states)
+    progress.move_to(experiment.engine.device)
+    return experiment.run(folder, progress, listeners)
+
+
+class Experiment:
+    """Everything a run needs, put together and checked before anything is written."""
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset | None = None,
+        scenario: Scenario | None = None,
+        engine: EngineFactory = make_engine,
+    ) -> None:
+        self.config = config
+        self.method: Method = config.build_method()
+        if config.data.name == OWNED:
+            dataset = outline(config.data, named_classes(config.scenario))
+            scenario = named_scenario(config.scenario, config.seed)
+        self.dataset = dataset or load_dataset(config.data, seed=config.seed)
+        self.scenario = scenario or build_scenario(
+            self.dataset.train_labels, self.dataset.num_classes, config.scenario, config.seed
+        )
+        self.engine = engine(config, self.dataset, self.scenario, self.method)
+        self.fingerprint = fingerprint(self.dataset)
+        self.card = ModelCard.of(self.dataset, self.scenario)
+        dim = self.engine.network.backbone.feature_dim
+        if self.method.has_etf_head and dim < self.dataset.num_classes:
+            raise ConfigError(
+                f"method: the ETF head of {config.method!r} needs at least as many feature dimensions as classes, "
+                f"and this model has {dim} for {self.dataset.num_classes} classes; raise model.width or take resnet18"
+            )
+
+    @property
+    def described_scenario(self) -> dict[str, Any]:
+        """The scenario as a run folder tells it."""
+        return self.scenario.to_json(self.dataset.class_names)
+
+    def new_folder(self, path: Path) -> RunFolder:
+        """Make a folder for a run of this experiment."""
+        return RunFolder.create(path, self.config, self.described_scenario)
+
+    def run(self, folder: RunFolder, progress: Progress, listeners: tuple[Listener, ...]) -> Result:
+        """Run to the end, with events and checkpoints in the folder."""
+        with tracked(self.config, folder.path) as trackers:
+            return self._run(folder, progress, (*listeners, *trackers))
+
+    def _run(self, folder: RunFolder, progress: Progress, listeners: tuple[Listener, ...]) -> Result:
+        def emit(event: Event) -> None:
+            folder.append_event(event)
+            for listener in listeners:
+                listener(event)
+
+        begun = self._start_event()
+        if len(progress.weights) == 0:
+            folder.append_event(begun)
+        where = {"task": progress.task + 1, "round": progress.round} if len(progress.weights) else None
+        for listener in listeners:
+            listener({**begun, "folder": str(folder.path), "resumed_at": where})
+        federation = Federation(
+            self.config,
+            self.scenario,
+            self.method,
+            self.engine,
+            progress,
+            folder=folder.path,
+        )
+        federation.run(emit, self._saver(folder))
+        result = summarise(self.config, self.scenario, progress, self.method.notes) | self._privacy()
+        write_json(folder.result_path, result)
+        for listener in listeners:
+            listener({"event": "end", "folder": str(folder.path), "result": result})
+        return result
+
+    def _saver(self, folder: RunFolder) -> Callable[[Progress], None]:
+        last = time.monotonic()
+
+        def save(progress: Progress) -> None:
+            nonlocal last
+            if not progress.finished and time.monotonic() - last < self.config.run.checkpoint_seconds:
+                return
+            if progress.finished and self.config.run.keep_models:
+                write_model(folder.path, self.card, progress)
+            extra = {
+                "config": result_keys(self.config),
+                "data": self.fingerprint,
+                "events_size": folder.events_size(),
+                CARD: self.card.model_dump(mode="json"),
+            }
+            folder.checkpoints.save(progress, self.engine.states, self.engine.touched, extra)
+            self.engine.touched.clear()
+            last = time.monotonic()
+
+        return save
+
+    def _privacy(self) -> Result:
+        """Return what the result says about privacy, if anything was asked for."""
+        settings = self.config.privacy
+        if settings.clip is None:
+            return {}
+        sends = {*self.method.sends, *(SENDS if self.dataset.private else ())}
+        return {"privacy": statement(settings, self.scenario.num_tasks * self.config.train.rounds, sends)}
+
+    def _start_event(self) -> Event:
+        batch = self.config.model.norm == "batch"
+        norm = "BatchNorm running statistics are averaged with the weights" if batch else "GroupNorm, no statistics"
+        return {
+            "event": "start",
+            "method": self.config.method,
+            "dataset": self.dataset.name,
+            "tasks": self.scenario.num_tasks,
+            "rounds": self.config.train.rounds,
+            "clients": self.scenario.num_clients,
+            "device": str(self.engine.device),
+            "parameters": sum(p.numel() for p in self.engine.network.backbone.parameters()),
+            "notes": list(self.method.notes),
+            "aggregation": f"{self.config.train.aggregation} average; {norm}",
+        }
+
+
+def summarise(config: Config, scenario: Scenario, progress: Progress, notes: Sequence[str] = ()) -> Result:
+    """Return the result of a finished run: every metric is a function of the confusion tables."""
+    traffic = progress.traffic
+    return {
+        "method": config.method,
+        "dataset": config.data.name,
+        "seed": config.seed,
+        **over_tasks(progress.tables, scenario.task_classes),
+        "numbers": progress.numbers,
+        "notes": list(notes),
+        "bytes_up": traffic.total("up"),
+        "bytes_down": traffic.total("down"),
+        "traffic": dict(sorted(traffic.counts.items())),
+        "rounds_with_fewer_clients": progress.shortfalls,
+        "images_trained": progress.images_trained,
+        "images_per_second": progress.images_trained / progress.seconds if progress.seconds else 0.0,
+        "seconds": progress.seconds,
+        "config": result_keys(config),
+    }

@@ -1,6 +1,0 @@
-"""Many experiments, none run twice: a store of run folders, and pools that fill it."""
-
-from fedfeat.sweep.outcome import Event, Outcome, Planned, Watch
-from fedfeat.sweep.store import finish, finish_planned, plan
-
-__all__ = ["Event", "Outcome", "Planned", "Watch", "finish", "finish_planned", "plan"]

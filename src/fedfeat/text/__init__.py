@@ -1,9 +1,0 @@
-"""Class names as vectors: built-in encoders that run anywhere, tables of features, local text towers.
-
-Nothing is ever downloaded; what an encoder is goes into the record of the run by its identity.
-"""
-
-from fedfeat.text.features import TextFeatures, check_text, class_features, encoder_name, text_width
-from fedfeat.text.settings import TextSettings
-
-__all__ = ["TextFeatures", "TextSettings", "check_text", "class_features", "encoder_name", "text_width"]
