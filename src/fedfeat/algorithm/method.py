@@ -1,6 +1,7 @@
 """A method is parts: a head, loss terms, references, penalties, a replay rule, statistics, a prediction.
 
 Each part is small and knows nothing of tasks, rounds or the other clients' loop; the federation puts them to work.
+A part may inherit from its protocol and override what it needs: what it leaves out does nothing.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Reference(Protocol):
 
     def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
         """Return a function from a batch's images to tensors for ``Step.references``, or None if not needed now."""
+        return None
 
 
 class Penalty(Protocol):
@@ -60,6 +62,7 @@ class Penalty(Protocol):
 
     def start(self, client: Client, request: Payload) -> PenaltyGradient | None:
         """Return a function that adds to the gradient and returns the penalty, or None if there is none now."""
+        return None
 
 
 class Statistic(Protocol):
@@ -68,18 +71,22 @@ class Statistic(Protocol):
     @property
     def per_step(self) -> bool:
         """Whether ``update`` does anything; if not, steps can be captured without it."""
+        return False
 
     def start(self, client: Client, request: Payload) -> Buffers:
         """Make the buffers that ``update`` writes into."""
+        return {}
 
     def update(self, network: Network, step: Step, buffers: Buffers) -> None:
         """Take in one training step, without a branch on a tensor's value."""
 
     def finish(self, client: Client, buffers: Buffers) -> Payload:
         """Return what the client sends along with its weights; may write to the client's state."""
+        return {}
 
     def reduce(self, replies: Sequence[Payload]) -> dict[str, float]:
         """Return the numbers that the server keeps; an empty dict leaves the earlier ones in place."""
+        return {}
 
 
 class ServerStep(Protocol):
@@ -87,6 +94,7 @@ class ServerStep(Protocol):
 
     def broadcast(self, server: Server) -> Payload:
         """Return entries for every training request of the coming round."""
+        return {}
 
     def after_round(self, server: Server, replies: Mapping[int, Payload]) -> None:
         """Change the server's weights, numbers or tensors; ``replies`` come without the weights."""
@@ -95,10 +103,11 @@ class ServerStep(Protocol):
 class TaskEndStep(Protocol):
     """What happens at the end of a task: the server's side here, the clients' side in ``ops``."""
 
-    after_last: bool  # whether it is also needed after the last task
+    after_last: bool = False  # whether it is also needed after the last task
 
     def ops(self) -> dict[str, Op]:
         """Return the operations that clients answer."""
+        return {}
 
     def at_task_end(self, task_end: TaskEnd) -> None:
         """Do the server's part, asking clients through the exchange."""
