@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedfeat.core.errors import FedfeatError
+from fedfeat.runs.identity import COMPUTATION, decides
 
 OF_THE_CELL = ("data.name", "scenario.tasks", "scenario.clients", "scenario.beta")
-NO_MATTER = ("engine", "federation", "run", "tracker", "plugins")  # how and where a run is computed
 
 
 def refuse_fixed(name: str, overrides: Iterable[str], *, has_cells: bool) -> None:
@@ -24,7 +24,7 @@ def refuse_fixed(name: str, overrides: Iterable[str], *, has_cells: bool) -> Non
 
 def counting(overrides: Iterable[str]) -> tuple[str, ...]:
     """Return the changes that a figure depends on: not where files are, nor how clients are run."""
-    return tuple(o for o in overrides if _key(o).split(".")[0] not in NO_MATTER and _key(o) != "data.path")
+    return tuple(o for o in overrides if decides(_key(o), without=COMPUTATION))
 
 
 def _key(override: str) -> str:

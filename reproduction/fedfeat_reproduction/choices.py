@@ -11,7 +11,7 @@ from typing import Any
 
 from fedfeat.config import Config, differing_keys, parse_config
 from fedfeat.config.presets import BUDGETS, Cell, experiment
-from fedfeat.runs.folder import result_keys
+from fedfeat.runs.identity import deciding_settings
 from fedfeat_reproduction.cells import earlier_experiment
 from fedfeat_reproduction.ours import NOT_A_SETTING, unread_grids
 from fedfeat_reproduction.records import Record
@@ -107,13 +107,9 @@ def earlier_changes(cell: Cell, method: str) -> Mapping[str, Any]:
 
 def _changes(config: Config, cell: Cell) -> dict[str, Any]:
     usual = parse_config({**experiment(cell, config.method), **_teacher(config)})
-    unread = {f"calibrate.{name}" for name in unread_grids(config.method)}
-    keys = [key for key in differing_keys(_settings(usual), _settings(config)) if key not in unread]
+    without = (*NOT_A_SETTING, *unread_grids(config.method))
+    keys = differing_keys(deciding_settings(usual, without=without), deciding_settings(config, without=without))
     return {key: _at(config.to_table(), key) for key in keys}
-
-
-def _settings(config: Config) -> dict[str, Any]:
-    return {key: value for key, value in result_keys(config).items() if key not in NOT_A_SETTING}
 
 
 def _teacher(config: Config) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from fedfeat.config import Config, parse_config
 from fedfeat.config.presets import Cell, Table, experiment
 from fedfeat.core.errors import FedfeatError
-from fedfeat.runs.sweep.identity import changed_settings
+from fedfeat.runs.identity import COMPUTATION, changed_settings
 from fedfeat_reproduction.cells import OTHER_FORMS
 from fedfeat_reproduction.changed import counting
 from fedfeat_reproduction.published import Entry
@@ -21,8 +21,8 @@ from fedfeat_reproduction.records import Record
 from fedfeat_reproduction.sources import CALIBRATE, Source, after_tasks, is_calibrated, matrix, numbers_sent, sources
 
 MakeExperiment = Callable[[Cell, str], Table]
-# How a run was computed, and what identifies it within its setting, do not make it another setting.
-NOT_A_SETTING = ("method", "seed", "engine", "federation", "plugins")
+# What identifies a run within its setting, and how it was computed, do not make it another setting.
+NOT_A_SETTING = ("method", "seed", *COMPUTATION)
 
 
 @dataclass(frozen=True)
@@ -157,19 +157,14 @@ def setting_of(config: Config) -> str:
 
 def setting_table(config: Config) -> dict[str, Any]:
     """Return the same as a table of what is not the default."""
-    table = {k: v for k, v in changed_settings(config).items() if k not in NOT_A_SETTING}
-    if "clip2fl" in table:
-        # Everybody supplies a teacher of their own; which one is in the record.
-        table["clip2fl"] = {k: v for k, v in table["clip2fl"].items() if k != "teacher"}
-    if "calibrate" in table:
-        unread = unread_grids(config.method)
-        table["calibrate"] = {k: v for k, v in table["calibrate"].items() if k not in unread}
-    return {k: v for k, v in table.items() if v != {}}
+    # Everybody supplies a teacher of their own; which one is in the record.
+    return changed_settings(config, without=(*NOT_A_SETTING, "clip2fl.teacher", *unread_grids(config.method)))
 
 
 def unread_grids(method: str) -> tuple[str, ...]:
     """Return the settings of ``calibrate`` that are for the other kind of classifier."""
-    return ("linear_deltas",) if {"etf", "feat"} & set(method.split("+")) else ("deltas", "gammas")
+    of_etf = {"etf", "feat"} & set(method.split("+"))
+    return ("calibrate.linear_deltas",) if of_etf else ("calibrate.deltas", "calibrate.gammas")
 
 
 @lru_cache(maxsize=4096)

@@ -95,7 +95,7 @@ def record(
 def write_record(kept: Record, folder: Path) -> Path:
     """Write a record under a name that says what it is of; a later run of the same experiment takes its place."""
     from fedfeat.config import parse_config
-    from fedfeat.runs.sweep.identity import folder_name
+    from fedfeat.runs.identity import folder_name
 
     path = folder / f"{folder_name(parse_config(kept.config))}.json"
     write_atomically(path, kept.to_json().encode())

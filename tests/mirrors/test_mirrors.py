@@ -13,7 +13,8 @@ import pytest
 from fedfeat.config import make_config
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment, Result
-from fedfeat.runs.folder import RunFolder, result_keys
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.identity import deciding_settings
 from fedfeat.runs.trackers import tracked as tracked
 from fedfeat.runs.trackers import tracker as tracker
 from fedfeat.runs.trackers.mlflow import tracking_uri
@@ -228,7 +229,7 @@ def test_trackers_are_off_by_default_and_no_part_of_a_result(tmp_path: Path) -> 
     names = {p.name for p in (tmp_path / "run").iterdir()}
     assert not names & {"mirror.json", "tensorboard", "wandb"}
     plain, asked = (make_config(toy_table(method="replay", tracker=m)) for m in ({}, {"wandb": "toys"}))
-    assert result_keys(plain) == result_keys(asked)
+    assert deciding_settings(plain) == deciding_settings(asked)
 
 
 def test_scalars_of_an_event() -> None:

@@ -10,7 +10,7 @@ from paper_records import MakeRecord
 
 from fedfeat.config import make_config
 from fedfeat.config.presets import Cell, experiment
-from fedfeat.runs.folder import result_keys
+from fedfeat.runs.identity import deciding_settings
 from fedfeat_reproduction.records import Record
 
 CELL = Cell("cifar10", 5, 0.5)
@@ -55,7 +55,7 @@ def make_record() -> MakeRecord:
             "backward_transfer": -10.0,
             "bytes_up": 1,
             "bytes_down": 1,
-            "config": result_keys(config),
+            "config": deciding_settings(config),
             "environment": {"gpu": "a card", "torch": "2"},
             "commit": "abc",
         }

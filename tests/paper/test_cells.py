@@ -13,7 +13,7 @@ from fedfeat.config.presets import PRESETS, Cell, experiment
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.data.dataset import Dataset
 from fedfeat.runs.experiment import Experiment
-from fedfeat.runs.sweep.identity import identity
+from fedfeat.runs.identity import identity
 from fedfeat_reproduction.cells import quick_experiment
 from fedfeat_reproduction.only import also_methods, choose
 from fedfeat_reproduction.published import BASELINES

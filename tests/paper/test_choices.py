@@ -11,8 +11,7 @@ from paper_records import MakeRecord
 
 from fedfeat.config import differing_keys
 from fedfeat.core.errors import ConfigError, FedfeatError
-from fedfeat.runs.folder import result_keys
-from fedfeat.runs.sweep.identity import folder_name
+from fedfeat.runs.identity import deciding_settings, folder_name
 from fedfeat_reproduction.choices import METHOD, read_choices
 from fedfeat_reproduction.choices_effects import (
     Accuracies,
@@ -55,7 +54,7 @@ def test_an_alternative_differs_from_the_usual_run_in_its_keys_alone(
     alternative: Alternative, protocol: Protocol
 ) -> None:
     usual, varied = protocol.usual(alternative.choice.method, 2024), protocol.varied(alternative, 2024)
-    assert differing_keys(result_keys(usual), result_keys(varied)) == sorted(alternative.changes)
+    assert differing_keys(deciding_settings(usual), deciding_settings(varied)) == sorted(alternative.changes)
     assert set(alternative.changes) <= set(alternative.choice.keys)
     assert (varied.seed, varied.method) == (2024, alternative.choice.method)
     about_augmentation = set(alternative.changes) in ({"data.augment"}, {"feat.egc.prior_transform"})
@@ -80,7 +79,7 @@ def test_the_usual_run_is_the_one_of_the_main_table() -> None:
 def test_quick_runs_answer_as_ours_do() -> None:
     quick, real = QUICK.usual(METHOD), REAL.usual(METHOD)
     keys = {key for choice in read_choices() for key in choice.keys}
-    assert not keys & set(differing_keys(result_keys(quick), result_keys(real)))
+    assert not keys & set(differing_keys(deciding_settings(quick), deciding_settings(real)))
 
 
 def test_only_names_choices() -> None:

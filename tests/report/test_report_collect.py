@@ -15,7 +15,7 @@ from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
 from fedfeat.report.collect import Spread, find_runs, group_runs, problems, read_run, setting, summary_rows
 from fedfeat.report.page_data import page_data
-from fedfeat.runs.folder import result_keys
+from fedfeat.runs.identity import deciding_settings
 
 
 def test_a_whole_run_misses_nothing(make_run):
@@ -87,7 +87,7 @@ def test_settings_that_change_no_result_split_no_seeds(make_run):
 def test_a_setting_is_what_decides_a_result(make_run, method):
     config = make_config({"method": method})
     run = read_run(with_settings(make_run(), **config.to_table()))
-    assert setting(run) == {key: value for key, value in flatten(result_keys(config)).items() if key != "seed"}
+    assert setting(run) == {key: value for key, value in flatten(deciding_settings(config)).items() if key != "seed"}
 
 
 def test_a_prior_that_is_not_finite_is_none(make_run):

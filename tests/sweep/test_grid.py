@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedfeat.core.errors import ConfigError
+from fedfeat.runs.identity import identity
 from fedfeat.runs.sweep.grid import load_sweep
-from fedfeat.runs.sweep.identity import identity
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from sweep_toys import MakeConfig
 
-from fedfeat.config import Config, make_config
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.sweep import Event, Planned, finish, finish_planned, plan
-from fedfeat.runs.sweep.identity import deciding_settings, folder_name, identity, tell_apart
 from toy import untimed
 
 
@@ -29,73 +27,6 @@ class Heard:
 
     def count(self, name: str) -> int:
         return sum(e[2] == name for e in self.events)
-
-
-def test_identity_is_what_decides_a_result(toy: MakeConfig, tmp_path: Path) -> None:
-    base = toy()
-    same = [
-        toy(run={"out": "elsewhere", "name": "x", "checkpoint_seconds": 5}),
-        toy(feat={"logits": "cosine"}),  # of a method that is not used
-    ]
-    other = [
-        toy("replay"),
-        toy(seed=8),
-        toy(train={"lr": 0.06}),
-        toy(scenario={"beta": 0.1}),
-        toy(engine={"threads": 2}),
-        toy(data={"path": str(tmp_path / "other.npz")}),
-    ]
-    assert {identity(c) for c in same} == {identity(base)}
-    assert len({identity(c) for c in [base, *other]}) == 1 + len(other)
-
-
-def test_the_place_of_a_known_data_set_does_not_matter() -> None:
-    a, b = (make_config({"data": {"name": "cifar10", "path": p}}) for p in ("/a", "/b"))
-    assert identity(a) == identity(b)
-
-
-def test_the_size_of_a_mask_does_not_matter_and_how_exemplars_are_shared_out_does(toy: MakeConfig) -> None:
-    base, masked, shared = (toy("fedcbdr", fedcbdr=t) for t in ({}, {"mask_block": 7}, {"mode": "global"}))
-    assert identity(base) == identity(masked) != identity(shared)
-
-
-def test_identity_holds_only_what_differs_from_the_defaults(toy: MakeConfig) -> None:
-    config = make_config({"method": "fedcbdr", "data": {"name": "cifar10"}, "fedcbdr": {"mode": "class_quota"}})
-    assert deciding_settings(config) == {
-        "method": "fedcbdr",
-        "seed": 2023,
-        "data": {"name": "cifar10"},
-        "fedcbdr": {"mode": "class_quota"},
-    }
-    assert folder_name(config).startswith("cifar10-5-beta0.5-k5-fedcbdr-seed2023-")
-
-
-def test_runs_are_told_apart_by_what_differs_among_those_of_one_name(toy: MakeConfig) -> None:
-    def short(**changes: Any) -> Config:
-        return toy(train={"lr": 0.1, **changes})
-
-    grid = [short(momentum=m, local_epochs=e) for m in (0.0, 0.9) for e in (1, 2)]
-    name = f"{grid[0].method} seed {grid[0].seed}"
-    assert tell_apart(grid) == [
-        f"{name}, train.local_epochs={e}, train.momentum={m}" for m in (0.0, 0.9) for e in (1, 2)
-    ]
-    one_by_one = [short(), short(momentum=0.3), short(local_epochs=7), short(rounds=9), short(batch=5), toy(seed=4)]
-    assert tell_apart(one_by_one) == [
-        name,
-        f"{name}, train.momentum=0.3",
-        f"{name}, train.local_epochs=7",
-        f"{name}, train.rounds=9",
-        f"{name}, train.batch=5",
-        f"{grid[0].method} seed 4",
-    ]
-
-
-def test_runs_on_images_of_ones_own_are_told_apart_by_their_place(toy: MakeConfig) -> None:
-    name = "finetune seed 7"
-    own = [toy(data={"path": path}) for path in ("a.npz", "b.npz")]
-    assert tell_apart(own) == [f"{name}, data.path=a.npz", f"{name}, data.path=b.npz"]
-    known = [toy(data={"name": "cifar10", "path": path}) for path in ("a", "b")]
-    assert tell_apart(known) == [name, name]
 
 
 def test_nothing_is_run_twice(toy: MakeConfig, tmp_path: Path) -> None:

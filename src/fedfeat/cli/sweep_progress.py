@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from fedfeat.runs.identity import tell_apart
 from fedfeat.runs.sweep import Event, Outcome, Planned, finish_planned
-from fedfeat.runs.sweep.identity import tell_apart
 from fedfeat.runs.sweep.outcome import Pool
 
 SECONDS_BETWEEN_LINES = 10

@@ -11,9 +11,8 @@ from typing import Any
 
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
-from fedfeat.methods import settings_tables
 from fedfeat.report.run import Run, read_run
-from fedfeat.runs.folder import OWN_DATA, UNDECISIVE_TABLES
+from fedfeat.runs.identity import deciding_settings
 
 __all__ = ["Group", "Run", "Spread", "SummaryRow", "find_runs", "group_runs", "read_run", "summary_rows"]
 
@@ -87,22 +86,8 @@ def _best_first(runs: list[Run]) -> tuple[float, str]:
 
 
 def setting(run: Run) -> dict[str, Any]:
-    """Return what decides a run's result apart from the seed, as dotted keys; as in ``runfolder.result_keys``."""
-    flat = flatten(run.config)
-    left_out = {"seed", *UNDECISIVE_TABLES, *_undecisive_keys()}
-    if flat.get("data.name") not in OWN_DATA:
-        left_out.add("data.path")
-    return {key: value for key, value in flat.items() if left_out.isdisjoint(_tables_of(key))}
-
-
-def _undecisive_keys() -> set[str]:
-    return {f"{name}.{key}" for name, settings in settings_tables().items() for key in settings.undecisive}
-
-
-def _tables_of(key: str) -> list[str]:
-    """Return a dotted key and the tables that hold it: ``a``, ``a.b`` and ``a.b.c`` of ``a.b.c``."""
-    names = key.split(".")
-    return [".".join(names[: depth + 1]) for depth in range(len(names))]
+    """Return what decides a run's result apart from the seed, as dotted keys."""
+    return flatten(deciding_settings(run.config, place=True, without=("seed",)))
 
 
 def _identity(run: Run) -> str:

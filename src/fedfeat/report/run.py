@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from fedfeat.config.renamed import with_new_names
 from fedfeat.report.records import ResultRecord, RoundRecord, ScenarioRecord, TaskRecord
 from fedfeat.runs.folder import RunFolder
 
@@ -60,7 +61,7 @@ class Run:
 def read_run(path: Path) -> Run:
     """Read a run folder, however broken; nothing is raised for what it holds."""
     folder, missing = RunFolder(path), list[str]()
-    config = _table(folder.config_path, missing)
+    config = with_new_names(_table(folder.config_path, missing))
     if "method" not in config and not missing:
         missing.append("config.toml names no method")
     environment = _table(path / "env.json", missing)
@@ -68,7 +69,7 @@ def read_run(path: Path) -> Run:
     rounds, tasks = _events(folder, missing)
     result = _record(ResultRecord, folder.result_path, missing) if folder.result_path.exists() else None
     if result is not None and not config:
-        config = result.config
+        config = with_new_names(result.config)
     data = config.get("data")
     name = data.get("name") if isinstance(data, dict) else None
     seed = config.get("seed")

@@ -22,7 +22,8 @@ from fedfeat.engines.flower.processes import LOOPBACK, Gateway, Process, SuperEx
 from fedfeat.engines.flower.roster import read_roster
 from fedfeat.federation.loop import Event, Listener
 from fedfeat.runs.experiment import Experiment, Result
-from fedfeat.runs.folder import RunFolder, refuse_other_run
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.identity import refuse_other_run
 from fedfeat.runs.server_app import ERROR_FILE, SERVER_LOG
 
 WATCH_SECONDS = 0.3

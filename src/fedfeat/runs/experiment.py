@@ -21,7 +21,8 @@ from fedfeat.federation.loop import Event, Federation, Listener
 from fedfeat.federation.privacy import statement
 from fedfeat.federation.progress import Progress
 from fedfeat.federation.summary import over_tasks
-from fedfeat.runs.folder import RunFolder, refuse_other_config, result_keys
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.identity import deciding_settings, refuse_other_run
 from fedfeat.runs.model_file import CARD, ModelCard, write_model
 from fedfeat.runs.trackers.tracked import tracked
 from fedfeat.scenario import Scenario, build_scenario
@@ -56,7 +57,7 @@ def go_on(folder: RunFolder, listeners: tuple[Listener, ...] = (), engine: Engin
     config = folder.config()
     loaded = folder.checkpoints.load()
     if loaded is not None:
-        refuse_other_config(path, config, loaded[2]["config"])
+        refuse_other_run(path, config, loaded[2]["config"])
     done = folder.result()
     if done is not None:
         return done
@@ -157,7 +158,7 @@ class Experiment:
             if progress.finished and self.config.run.keep_models:
                 write_model(folder.path, self.card, progress)
             extra = {
-                "config": result_keys(self.config),
+                "config": deciding_settings(self.config),
                 "data": self.fingerprint,
                 "events_size": folder.events_size(),
                 CARD: self.card.model_dump(mode="json"),
@@ -210,5 +211,5 @@ def summarise(config: Config, scenario: Scenario, progress: Progress, notes: Seq
         "images_trained": progress.images_trained,
         "images_per_second": progress.images_trained / progress.seconds if progress.seconds else 0.0,
         "seconds": progress.seconds,
-        "config": result_keys(config),
+        "config": deciding_settings(config),
     }

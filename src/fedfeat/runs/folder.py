@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,11 @@ import numpy as np
 import torch
 
 import fedfeat
-from fedfeat.config import Config, differing_keys, load_config
-from fedfeat.config.renamed import with_new_names
+from fedfeat.config import Config, load_config
 from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError
 from fedfeat.core.files import disk_errors, write_atomically, write_json
-from fedfeat.methods import settings_tables
 from fedfeat.runs.checkout import checkout_commit
 from fedfeat.runs.checkpoint import CheckpointFolder
-
-UNDECISIVE_TABLES = ("run", "tracker", "federation")  # what a run leaves behind, and how clients are awaited
-OWN_DATA = ("npz", "parquet", "folder")  # such a name says nothing about the images: only their place does
 
 
 class RunFolder:
@@ -106,46 +101,6 @@ class RunFolder:
         except ValueError:
             return None  # damaged: the last checkpoint gives it again
         return found
-
-
-def result_keys(config: Config) -> dict[str, Any]:
-    """Return the part of a configuration that decides the result: not where files are, nor how clients are awaited."""
-    table = config.to_table()
-    for name in UNDECISIVE_TABLES:
-        table.pop(name, None)
-    table["data"] = {k: v for k, v in table["data"].items() if k != "path"}
-    for name, settings in settings_tables().items():
-        for key in settings.undecisive & table.get(name, {}).keys():
-            del table[name][key]
-    # Through JSON, so that a table read back from a checkpoint compares equal.
-    canonical: dict[str, Any] = json.loads(json.dumps(table))
-    return canonical
-
-
-def placed_keys(config: Config) -> dict[str, Any]:
-    """Return ``result_keys`` and the place of one's own data; for comparisons, not for files that others read."""
-    table = result_keys(config)
-    if config.data.name in OWN_DATA:
-        table["data"]["path"] = str(config.data.location())
-    return table
-
-
-def refuse_other_config(path: Path, config: Config, saved: Mapping[str, Any]) -> None:
-    """Refuse to continue with a configuration that would give another result than ``result_keys`` that were saved."""
-    _refuse(path, differing_keys(with_new_names(saved), result_keys(config)))
-
-
-def refuse_other_run(path: Path, config: Config, begun: Config) -> None:
-    """Refuse the folder of a run that was begun with a configuration that gives another result, or on other data."""
-    _refuse(path, differing_keys(placed_keys(begun), placed_keys(config)))
-
-
-def _refuse(path: Path, keys: Sequence[str]) -> None:
-    if keys:
-        raise CheckpointError(
-            f"{path}: the configuration does not match the run begun here in {', '.join(keys)}; "
-            "restore those values, or start a new run in another folder"
-        )
 
 
 def environment() -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.config import Config
+from fedfeat.runs.identity import folder_name
 from fedfeat.runs.sweep import Outcome
-from fedfeat.runs.sweep.identity import folder_name
 from fedfeat_reproduction.figures.figure import Numbers
 
 

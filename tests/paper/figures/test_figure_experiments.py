@@ -7,7 +7,7 @@ import pytest
 from fedfeat.config import make_config
 from fedfeat.config.presets import Cell, experiment
 from fedfeat.core.errors import FedfeatError
-from fedfeat.runs.sweep.identity import identity
+from fedfeat.runs.identity import identity
 from fedfeat_reproduction.figures import FIGURES, Asked, experiments_of
 from fedfeat_reproduction.figures.experiments import CIFAR10, configured, narrowed, published_accuracy
 from fedfeat_reproduction.figures.panels import METHODS

@@ -15,7 +15,8 @@ from fedfeat.core.lock import alone_in
 from fedfeat.federation.loop import Listener
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment, Result, go_on
-from fedfeat.runs.folder import RunFolder, refuse_other_run
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.identity import refuse_other_run
 
 Event = dict[str, Any]
 

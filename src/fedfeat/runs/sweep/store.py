@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedfeat.config import Config
-from fedfeat.runs.sweep.identity import folder_name
+from fedfeat.runs.identity import folder_name
 from fedfeat.runs.sweep.local import in_turn, processes
 from fedfeat.runs.sweep.outcome import Outcome, Planned, Pool, Watch, stored
 

@@ -1,0 +1,147 @@
+"""What makes two runs the same: the settings that decide a result, and a name that people and programs can read.
+
+Run folders, checkpoints, sweeps, reports and the reproduction all ask here. A setting decides a result unless it is
+in ``UNDECISIVE`` or its own table declares it ``undecisive``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedfeat.config import Config, differing_keys
+from fedfeat.config.renamed import new_key, with_first_names, with_new_names
+from fedfeat.core.errors import CheckpointError
+from fedfeat.core.settings import flatten
+from fedfeat.methods import settings_tables
+
+Table = dict[str, Any]
+UNDECISIVE = (
+    "run",
+    "tracker",
+    "federation",
+    "data.path",
+)  # what it leaves behind, how clients are awaited, where data lie
+COMPUTATION = ("engine", "plugins")  # other last bits of a result, but the same experiment in a table of results
+OWN_DATA = ("npz", "parquet", "folder")  # such a name says nothing about the images: only their place does
+FEW = 3  # settings that are told for every run; of more, only those that are not as in most runs
+
+
+def deciding_settings(
+    config: Config | Mapping[str, Any], *, place: bool = False, without: Collection[str] = ()
+) -> Table:
+    """Return the nested tables of settings that decide a result, as checkpoints and results hold them.
+
+    :param config: a configuration, or its tables as they were read from a file of any version.
+    :param place: keep the path of one's own images, which is all that tells them from others.
+    :param without: dotted keys and tables that are left out besides.
+    """
+    table = config.to_table() if isinstance(config, Config) else with_new_names(config)
+    left_out = {*_undecisive(), *without}
+    data = table.get("data")
+    if place and isinstance(data, dict) and data.get("name") in OWN_DATA:
+        left_out.remove("data.path")
+        if isinstance(config, Config):
+            data["path"] = str(config.data.location())
+    # Through JSON, so that a table read back from a checkpoint compares equal.
+    canonical: Table = json.loads(json.dumps(_pruned(table, left_out), default=str))
+    return canonical
+
+
+def changed_settings(config: Config, *, place: bool = False, without: Collection[str] = ()) -> Table:
+    """Return the settings that decide a result and differ from the defaults.
+
+    Defaults are left out, so a setting that a later version adds does not make old runs strangers. Where a default
+    itself changes, the run folder's own configuration tells, and the folder is refused.
+    """
+    usual = deciding_settings(Config(method=config.method), without=without)
+    return _changed(deciding_settings(config, place=place, without=without), usual)
+
+
+def decides(key: str, without: Collection[str] = ()) -> bool:
+    """Say whether a result depends on a dotted key; ``without`` names others that do not count."""
+    names = new_key(key).split(".")
+    tables = {".".join(names[: depth + 1]) for depth in range(len(names))}
+    return tables.isdisjoint({*_undecisive(), *without})
+
+
+def identity(config: Config) -> str:
+    """Return a short fingerprint: equal for two configurations that give the same result and files."""
+    changed = with_first_names(changed_settings(config, place=True))
+    if config.run.keep_models:
+        changed["keep_models"] = True
+    text = json.dumps({**changed, "method": config.method, "seed": config.seed}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+def folder_name(config: Config) -> str:
+    """Return a run folder's name: readable first, exact at the end."""
+    scenario = config.scenario
+    where = f"{config.data.name}-{scenario.tasks}-beta{scenario.beta:g}-k{scenario.clients}"
+    return f"{where}-{config.method}-seed{config.seed}-{identity(config)}"
+
+
+def refuse_other_run(path: Path, config: Config, begun: Config | Mapping[str, Any]) -> None:
+    """Refuse to go on in the folder of a run that was begun with other settings, or on other data.
+
+    :param begun: the run folder's configuration, or the deciding settings in a checkpoint, which tell no place.
+    """
+    place = isinstance(begun, Config)
+    keys = differing_keys(deciding_settings(begun, place=place), deciding_settings(config, place=place))
+    if keys:
+        raise CheckpointError(
+            f"{path}: the configuration does not match the run begun here in {', '.join(keys)}; "
+            "restore those values, or start a new run in another folder"
+        )
+
+
+def tell_apart(configs: Sequence[Config]) -> list[str]:
+    """Return a name for each run: method and seed, and in which settings it differs from others of that name."""
+    names = [f"{config.method} seed {config.seed}" for config in configs]
+    tables = [{k: str(v) for k, v in flatten(deciding_settings(c, place=True)).items()} for c in configs]
+    alike: dict[str, list[dict[str, str]]] = {}
+    for name, table in zip(names, tables, strict=True):
+        alike.setdefault(name, []).append(table)
+    usual = {name: _usual(group) for name, group in alike.items()}
+    told = []
+    for name, table in zip(names, tables, strict=True):
+        varied = usual[name]
+        shown = [k for k in varied if k in table and (len(varied) <= FEW or table[k] != varied[k])]
+        told.append(", ".join([name, *(f"{key}={table[key]}" for key in shown)]))
+    return told
+
+
+def _undecisive() -> set[str]:
+    return {*UNDECISIVE, *(f"{name}.{key}" for name, table in settings_tables().items() for key in table.undecisive)}
+
+
+def _pruned(table: Mapping[str, Any], left_out: Collection[str], prefix: str = "") -> Table:
+    return {
+        key: _pruned(value, left_out, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+        for key, value in table.items()
+        if f"{prefix}{key}" not in left_out
+    }
+
+
+def _usual(tables: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the settings in which tables differ, each with the value that most of them have."""
+    keys = dict.fromkeys(key for table in tables for key in table)
+    counts = {key: Counter(table.get(key, "") for table in tables) for key in keys}
+    return {key: count.most_common(1)[0][0] for key, count in counts.items() if len(count) > 1}
+
+
+def _changed(table: Mapping[str, Any], default: Mapping[str, Any]) -> Table:
+    found: Table = {}
+    for key, value in table.items():
+        usual = default.get(key)
+        if isinstance(value, Mapping) and isinstance(usual, Mapping):
+            below = _changed(value, usual)
+            if below or (usual and not value):
+                found[key] = below
+        elif key not in default or value != usual:
+            found[key] = value
+    return found
