@@ -1,4 +1,4 @@
-"""``fedfeat bench gpu``: the engines on one card, from a bare loop to a whole run, in one process and one table."""
+"""``fedfeat bench gpu``: the engines on one GPU, from a bare loop to a whole run, in one process and one table."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 import torch
 import typer
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from bare import BareLoop
 from fedfeat.config import Config, make_config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_json
 from fedfeat.core.payload import Payload
 from fedfeat.data import load_dataset
+from fedfeat.data.augment import DeviceImages, crop_and_flip
 from fedfeat.data.dataset import Dataset
 from fedfeat.data.settings import DataSettings
 from fedfeat.engines.cuda.engine import CudaEngine
@@ -30,6 +31,7 @@ from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.counting import count
 from fedfeat.federation.progress import Progress
 from fedfeat.models import Outputs
+from fedfeat.models.backbones import ResNet18
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder, environment
 
@@ -42,7 +44,7 @@ Say = Callable[[str], None]
 
 
 def need_gpu() -> None:
-    """Refuse a machine without a card, before anything is loaded."""
+    """Refuse a machine without a GPU, before anything is loaded."""
     if not torch.cuda.is_available():
         raise FedfeatError("bench gpu: there is no NVIDIA GPU here; benchmarks/loop.py measures on a CPU")
 
@@ -73,6 +75,47 @@ class End(NamedTuple):
             "of_the_way": float((self.vector[trained] - reference.vector[trained]).norm() / way),
             "same_predictions": float((self.predicted == reference.predicted).float().mean()),
         }
+
+
+class EagerLoop:
+    """The baseline of every ratio: one ResNet-18 in eager PyTorch, bytes on the device, bf16, channels last."""
+
+    def __init__(self, images: DeviceImages, num_classes: int, *, batch: int, bf16: bool) -> None:
+        self.images, self.batch, self.bf16 = images, batch, bf16
+        backbone = ResNet18(images.images.shape[-1])
+        self.model = nn.Sequential(backbone, nn.Linear(backbone.feature_dim, num_classes)).to(images.device)
+        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimiser = torch.optim.SGD(self.model.parameters(), lr=0.04, momentum=0.9, weight_decay=1e-5)
+
+    def images_per_second(self, steps: int, warm_up: int = 20) -> float:
+        """Return the speed over a number of steps."""
+        order = torch.randperm(len(self.images), device=self.images.device)
+        batches = [order[i : i + self.batch] for i in range(0, len(order) - self.batch + 1, self.batch)]
+        self.model.train()
+        for number in range(warm_up):
+            self.step(batches[number % len(batches)])
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        for number in range(steps):
+            self.step(batches[number % len(batches)])
+        torch.cuda.synchronize()
+        return steps * self.batch / (time.perf_counter() - started)
+
+    def step(self, indices: Tensor) -> None:
+        """Train on one batch."""
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.bf16):
+            logits = self.model(self.augmented(indices))
+        loss = F.cross_entropy(logits.float(), self.images.labels[indices])
+        self.optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+
+    def augmented(self, indices: Tensor) -> Tensor:
+        """Return the batch, cropped, mirrored and normalised on the device."""
+        device, padding = self.images.device, 4
+        crops = torch.randint(0, 2 * padding + 1, (len(indices), 2), device=device)
+        flips = torch.rand(len(indices), device=device) < 0.5
+        return self.images.normalise(crop_and_flip(self.images.images[indices], crops, flips, padding).float())
 
 
 class GpuBench:
@@ -116,7 +159,7 @@ class GpuBench:
     def bare(self) -> None:
         """Measure the baseline."""
         engine = Experiment(self.config("finetune", {"name": "inprocess"}, clients=1), self.dataset).engine
-        loop = BareLoop(engine.train_images, self.dataset.num_classes, batch=self.batch, bf16=self.precision == "bf16")
+        loop = EagerLoop(engine.train_images, self.dataset.num_classes, batch=self.batch, bf16=self.precision == "bf16")
         self._note(Row("bare eager loop, one ResNet-18", loop.images_per_second(steps=200)))
 
     def engine(self, name: str, engine: dict[str, Any], *, clients: int, rounds: int) -> None:
@@ -189,7 +232,7 @@ class GpuBench:
         return End(start, progress.weights.clone(), _predictions(experiment.engine, progress.weights))
 
     def config(self, method: str, engine: dict[str, Any], **scenario: Any) -> Config:
-        """Return one task over all images, dealt evenly."""
+        """Return one task over all images, spread evenly."""
         return make_config(
             {
                 "method": method,
@@ -292,7 +335,7 @@ def _cost_of_egc(engine: InProcessEngine, repeats: int = 15) -> float:
 
 
 def _typical(work: Callable[[], object], repeats: int) -> float:
-    """Return the median seconds of some work on the card, after one time that does not count."""
+    """Return the median seconds of some work on the GPU, after one time that does not count."""
     seconds = []
     for _ in range(1 + repeats):
         torch.cuda.synchronize()

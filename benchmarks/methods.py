@@ -1,4 +1,4 @@
-"""What each method costs beside finetune: a local step and a task task_end, as ratios in one run.
+"""What each method costs beside finetune: a local step and the end of a task, as ratios in one run.
 
     python benchmarks/methods.py [--model small-cnn|resnet18] [--methods a,b,...]
 
@@ -45,7 +45,7 @@ EXPECTED = {
 
 
 def measure(method: str, model: str) -> tuple[float, float]:
-    """Return the best seconds per local step in the second task, and the seconds of the task_end before it."""
+    """Return the best seconds per local step in the second task, and the seconds of the end of the task before it."""
     overrides = [f"method={method}", "scenario.tasks=2", f"train.rounds={ROUNDS}", f"model.name={model}"]
     experiment = Experiment(load_config(Path("digits"), overrides))
     engine, settings = experiment.engine, experiment.config.train
@@ -96,7 +96,7 @@ def main() -> None:
             old = best.get(method, found)
             best[method] = (min(old[0], found[0]), min(old[1], found[1]))
     base_step = best["finetune"][0]
-    table = Table("method", "ms per step", "ratio", "specification", "task_end s", "in steps", title=chosen.model)
+    table = Table("method", "ms per step", "ratio", "specification", "task end s", "in steps", title=chosen.model)
     rows = []
     for method, (step, task_end) in best.items():
         expected = EXPECTED.get(method, "")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.runs.checkpoint import CheckpointFolder
-from rounds import Rounds, deal, random_images, settings
+from rounds import Rounds, equal_parts, random_images, settings
 from timing import Row, Seconds, Timed, memory_row, row, take_turns
 
 PARTICIPANTS = 10
@@ -97,7 +97,7 @@ def _serve(clients: int, images: int, device: str, folder: Path) -> None:
     }
     config = settings("replay", batch=32, threads=1, device=device, epochs=2, scenario=scenario)
     dataset = random_images(8, 1, images)
-    rounds = Rounds(config, dataset, deal(config, dataset, [PER_CLIENT] * 2))
+    rounds = Rounds(config, dataset, equal_parts(config, dataset, [PER_CLIENT] * 2))
     checkpoints = CheckpointFolder(folder)
     for line in sys.stdin:
         match line.strip():

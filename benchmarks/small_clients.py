@@ -1,4 +1,4 @@
-"""Many small clients: rounds per second of a plain loop, of our clients one by one, and of our clients together.
+"""Many small clients: rounds per second of a plain loop, of our clients one by one, and of our vectorised clients.
 
 1,000 clients of 50 images are registered, 50 take part in a round, with the small CNN and batches of 10, on random
 images. All ways train the same clients on the same draws from the same weights, and take turns in one process; the
@@ -31,7 +31,7 @@ from fedfeat.engines.vectorised import VectorisedClients
 from fedfeat.federation.average import average
 from fedfeat.models import as_vector
 from fedfeat.models.backbones import SmallCNN
-from rounds import CIFAR_AUGMENTATION, SEED, deal, random_images, settings
+from rounds import CIFAR_AUGMENTATION, SEED, equal_parts, random_images, settings
 from timing import Seconds, hardware, slug, take_turns, versions
 
 RESULTS = Path(__file__).parent / "results"
@@ -79,14 +79,14 @@ class SmallClients:
 
         threads = 1 if device == "cpu" else 0  # so small a network is no faster with more
 
-        def engine(together: int) -> InProcessEngine:
+        def engine(vectorised: int) -> InProcessEngine:
             tables = {
                 "scenario": scenario,
                 "model": {"name": "small-cnn"},
-                "engine": {"device": device, "precision": precision, "together": together, "threads": threads},
+                "engine": {"device": device, "precision": precision, "vectorised": vectorised, "threads": threads},
             }
             config = settings("finetune", batch=BATCH, threads=threads, device=device, epochs=EPOCHS, **tables)
-            return InProcessEngine(config, dataset, deal(config, dataset, [IMAGES]), config.build_method())
+            return InProcessEngine(config, dataset, equal_parts(config, dataset, [IMAGES]), config.build_method())
 
         self.engine, self.alone = engine(participants), engine(1)
         self.start = self.engine.begin_task(0)
@@ -103,7 +103,7 @@ class SmallClients:
         self.alone.round = round
         return self._averaged(self.alone.ask("train", self._requests(round)))
 
-    def round_together(self, round: int, way: VectorisedClients) -> Tensor:
+    def round_vectorised(self, round: int, way: VectorisedClients) -> Tensor:
         """Do a round with all participants in one stack."""
         return self._averaged(way.train(self._requests(round)))
 
@@ -144,9 +144,9 @@ def measure(side: int, arguments: argparse.Namespace) -> dict[str, Any]:
     clients = SmallClients(arguments.registered, arguments.participants, side, arguments.device, arguments.precision)
     ways: dict[str, Callable[[int], Tensor]] = {PLAIN: clients.plain_round, ALONE: clients.round_one_by_one}
     forms: tuple[Convolutions, ...] = ("grouped", "products")
-    stacks = {f"together, {form}": VectorisedClients(clients.engine, form) for form in forms}
+    stacks = {f"vectorised, {form}": VectorisedClients(clients.engine, form) for form in forms}
     for name, stack in stacks.items():
-        ways[name] = lambda round, stack=stack: clients.round_together(round, stack)  # type: ignore[misc]
+        ways[name] = lambda round, stack=stack: clients.round_vectorised(round, stack)  # type: ignore[misc]
     # Two rounds come before the clock: captured steps run eagerly in the first, and are captured in the second.
     times = take_turns({n: clients.timed(n, work) for n, work in ways.items()}, arguments.repetitions, warm_up=2)
     step_bytes = {name: stack.step_bytes() for name, stack in stacks.items()}
