@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from fedfeat.config import make_config
-from fedfeat.data.fit import find_images, fit_image
+from fedfeat.data.images import find_images, fit_image
 from fedfeat.runs.experiment import start
 from fedfeat.runs.trained import load_trained
 

@@ -10,8 +10,8 @@ from typing import Any
 from fedfeat.config import Config, make_config
 from fedfeat.config.presets import DEALING, RECIPE, SEEDS, Cell, Table, experiment
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
-from fedfeat.data.catalogue import KNOWN
 from fedfeat.data.dataset import NO_AUGMENTATION
+from fedfeat.data.load import DATASETS
 from fedfeat_reproduction.changed import counting
 from fedfeat_reproduction.choices import METHOD, Choice, read_choices
 from fedfeat_reproduction.ours import setting_of
@@ -109,5 +109,5 @@ def choose_alternatives(only: str = "") -> list[Alternative]:
 def _augments(config: Config) -> bool:
     if config.data.augment != "auto":
         return config.data.augment != "none"
-    known = KNOWN.get(config.data.name)
+    known = DATASETS.get(config.data.name)
     return known is not None and known.augmentation != NO_AUGMENTATION

@@ -11,7 +11,7 @@ from typing import Any
 from fedfeat.config import Config, make_config
 from fedfeat.config.presets import SEEDS, Cell, Table, experiment
 from fedfeat.core.errors import ConfigError
-from fedfeat.data.locate import home
+from fedfeat.data.settings import home
 from fedfeat_reproduction.cells import quick_experiment
 from fedfeat_reproduction.published import Entry
 from fedfeat_reproduction.sources import CALIBRATE, can_calibrate, trained_as

@@ -10,7 +10,7 @@ import pytest
 
 from fedfeat.core.errors import DataError
 from fedfeat.data import Augmentation, Dataset, DataSettings, load_dataset
-from fedfeat.data.unpickle import read_batch
+from fedfeat.data.cifar import read_batch
 
 RNG = np.random.default_rng(3)
 # Rows are stored as all red, then all green, then all blue values.

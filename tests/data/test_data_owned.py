@@ -17,7 +17,7 @@ from fedfeat.config import load_config, make_config
 from fedfeat.core.errors import ConfigError, DataError
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.data.dataset import fingerprint
-from fedfeat.data.owned import class_digests, held_classes, hold_back, outline, read_own
+from fedfeat.data.owned import class_digests, held_classes, hold_back, metadata_only, read_own
 from fedfeat.scenario.named import named_classes, named_scenario
 
 NAMES = ("cat", "dog", "ship")
@@ -123,16 +123,16 @@ def test_a_client_may_hold_nothing(tmp_path: Path) -> None:
     write_class(tmp_path / "zebra", range(3))
     data = read_own(tmp_path, GREY, NAMES, seed=3)
     assert (len(data.train_images), len(data.test_images), held_classes(data)) == (0, 0, [])
-    assert fingerprint(data) == fingerprint(outline(GREY, NAMES))
+    assert fingerprint(data) == fingerprint(metadata_only(GREY, NAMES))
 
 
 def test_the_fingerprint_tells_nothing_but_shape_and_names(tmp_path: Path) -> None:
     write_class(tmp_path / "cat", range(9))
     data = read_own(tmp_path, GREY, NAMES, seed=3)
-    assert fingerprint(data) == fingerprint(outline(GREY, NAMES))
-    assert fingerprint(data) != fingerprint(outline(GREY, NAMES[:2]))
+    assert fingerprint(data) == fingerprint(metadata_only(GREY, NAMES))
+    assert fingerprint(data) != fingerprint(metadata_only(GREY, NAMES[:2]))
     larger = GREY.model_copy(update={"image_shape": (9, 8, 1)})
-    assert fingerprint(data) != fingerprint(outline(larger, NAMES))
+    assert fingerprint(data) != fingerprint(metadata_only(larger, NAMES))
 
 
 def test_digests_change_with_their_class_alone(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedfeat.core.errors import DataError
 from fedfeat.data import Augmentation, Dataset, fingerprint, subset
-from fedfeat.data.statistics import channel_statistics
+from fedfeat.data.dataset import channel_statistics
 
 
 def make(classes: int = 3, n: int = 12, shape: tuple[int, int, int] = (4, 5, 1)) -> Dataset:

@@ -8,8 +8,8 @@ from pydantic import ValidationError
 
 from fedfeat.core.errors import DataError
 from fedfeat.data import Augmentation, DataSettings, fingerprint, list_datasets, load_dataset
+from fedfeat.data.dataset import channel_statistics
 from fedfeat.data.load import choose_classes
-from fedfeat.data.statistics import channel_statistics
 
 
 def test_digits_is_whole_stratified_and_always_the_same():

@@ -12,7 +12,7 @@ import pytest
 
 from fedfeat.core.errors import DataError, MissingExtra
 from fedfeat.data import Augmentation, Dataset, DataSettings, load_dataset
-from fedfeat.data.statistics import channel_statistics
+from fedfeat.data.dataset import channel_statistics
 
 
 def write(path: Path, blobs: list[Any], labels: list[Any], *, image: str = "image", names=None, **more: Any) -> None:

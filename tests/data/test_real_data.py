@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedfeat.data import DataSettings, fingerprint, load_dataset
-from fedfeat.data.statistics import channel_statistics
+from fedfeat.data.dataset import channel_statistics
 
 SHARED = os.environ.get("FEDFEAT_DATA", "")
 
@@ -47,7 +47,7 @@ def test_some_classes_of_cifar100():
     assert len(cifar.class_names) == 5
     assert np.bincount(cifar.train_labels).tolist() == [500] * 5
     assert np.bincount(cifar.test_labels).tolist() == [100] * 5
-    from fedfeat.data.cifar_classes import CIFAR100_CLASSES
+    from fedfeat.data.cifar import CIFAR100_CLASSES
 
     assert cifar.class_names == tuple(CIFAR100_CLASSES[c] for c in expected)
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from fedfeat.core.errors import DataError
 from fedfeat.data import Dataset, DataSettings, load_dataset
-from fedfeat.data.fit import find_images, fit_image
+from fedfeat.data.images import find_images, fit_image
 
 
 def train_on(path: Path, data: bytes, name: str = "0.png") -> Dataset:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from fedfeat.algorithm.step import Step
 from fedfeat.core.errors import ConfigError
-from fedfeat.data.cifar_classes import CIFAR100_CLASSES
+from fedfeat.data.cifar import CIFAR100_CLASSES
 from fedfeat.methods.class_names import TextSettings
 from fedfeat.methods.data_free.anchored import AnchoredSettings
 from fedfeat.methods.data_free.lander import LanderSettings, class_anchors, lander, loss_factors

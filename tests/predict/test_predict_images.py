@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedfeat.core.errors import DataError
-from fedfeat.data.fit import find_images, fit_image
+from fedfeat.data.images import find_images, fit_image
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -6,7 +6,7 @@ import torch
 from safetensors.numpy import save_file
 
 from fedfeat.core.errors import ConfigError
-from fedfeat.data.cifar_classes import CIFAR10_CLASSES
+from fedfeat.data.cifar import CIFAR10_CLASSES
 from fedfeat.methods.class_names import TextSettings, class_features, encoder_name, text_width
 
 ROWS = np.arange(12, dtype=np.float16).reshape(4, 3)

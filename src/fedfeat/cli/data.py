@@ -14,13 +14,11 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from fedfeat.core.errors import DataError
-from fedfeat.data.catalogue import KNOWN, find_known, list_datasets
+from fedfeat.data.dataset import summarise
 from fedfeat.data.download import DOWNLOADS, fetch
 from fedfeat.data.download import Progress as Report
-from fedfeat.data.load import find_source, load_dataset
-from fedfeat.data.locate import download_folder
-from fedfeat.data.settings import DataSettings
-from fedfeat.data.summary import summarise
+from fedfeat.data.load import DATASETS, find_dataset, find_source, list_datasets, load_dataset
+from fedfeat.data.settings import DataSettings, download_folder
 
 app = typer.Typer(help="Fetch, check and list data sets.", no_args_is_help=True)
 
@@ -32,7 +30,7 @@ def get_command(
     url: Annotated[str | None, typer.Option(help="a mirror of the official archive", envvar="FEDFEAT_DATA_URL")] = None,
 ) -> None:
     """Download the official archive of a data set; an interrupted download resumes."""
-    needs = find_known(name).info.needs
+    needs = find_dataset(name).needs
     if needs == "nothing":
         typer.echo(f"{name} is built in, nothing to download")
         return
@@ -96,13 +94,13 @@ def check_command(
 
 def _check(name: str, path: str | None) -> dict[str, Any]:
     # Every class the source has, also where a run would take a subset by default.
-    settings = DataSettings(name=name, path=path, subset_classes=find_known(name).info.classes)
+    settings = DataSettings(name=name, path=path, subset_classes=find_dataset(name).classes)
     return {"status": "ok", **summarise(load_dataset(settings))}
 
 
 def _check_if_found(name: str) -> dict[str, Any]:
     try:
-        if KNOWN[name].info.needs == "download" and find_source(KNOWN[name]) is None:
+        if DATASETS[name].needs == "download" and find_source(DATASETS[name]) is None:
             return {"status": "missing", "name": name, "hint": f"run: fedfeat data get {name}"}
         return _check(name, None)
     except DataError as error:

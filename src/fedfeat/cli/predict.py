@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedfeat.core.errors import DataError
-from fedfeat.data.fit import find_images, fit_image
+from fedfeat.data.images import find_images, fit_image
 from fedfeat.engines.inprocess import choose_device
 from fedfeat.runs.trained import OWN, Trained, load_trained
 

@@ -18,9 +18,8 @@ from fedfeat.config.plugins import load_installed
 from fedfeat.config.presets import PRESETS
 from fedfeat.core.errors import DataError, MissingExtra
 from fedfeat.data import list_datasets
-from fedfeat.data.catalogue import find_known
-from fedfeat.data.load import find_source
-from fedfeat.data.locate import search_places
+from fedfeat.data.load import find_dataset, find_source
+from fedfeat.data.settings import search_places
 from fedfeat.methods import PARTS, example_methods
 from fedfeat.runs.folder import environment
 
@@ -83,7 +82,7 @@ def _where(name: str) -> str:
     if name == "digits":
         return "built in"
     try:
-        source = find_source(find_known(name))
+        source = find_source(find_dataset(name))
     except DataError as error:
         return f"damaged: {error}"
     except MissingExtra as error:

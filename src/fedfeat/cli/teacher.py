@@ -8,8 +8,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from fedfeat.core.errors import ConfigError, nearest
-from fedfeat.data.catalogue import find_known
-from fedfeat.data.load import load_dataset
+from fedfeat.data.load import find_dataset, load_dataset
 from fedfeat.data.settings import DataSettings
 from fedfeat.methods.clip2fl.teacher import LiveTeacher, encode_all, make_teacher
 from fedfeat.methods.clip2fl.teacher_cache import write_cache
@@ -43,7 +42,7 @@ def build_command(
     teacher = make_teacher(settings)
     assert isinstance(teacher, LiveTeacher)
     # All classes, also where a run would take a subset: the file then serves every subset.
-    data = DataSettings(name=name, path=data_path, subset_classes=find_known(name).info.classes)
+    data = DataSettings(name=name, path=data_path, subset_classes=find_dataset(name).classes)
     dataset = load_dataset(data)
     cache = encode_all(teacher, dataset, _report)
     write_cache(out, cache)

@@ -1,8 +1,7 @@
 """What the images are: named sets, the user's own files, and the cache of decoded pixels."""
 
-from fedfeat.data.catalogue import DatasetInfo, list_datasets
 from fedfeat.data.dataset import Augmentation, Dataset, fingerprint, subset
-from fedfeat.data.load import load_dataset
+from fedfeat.data.load import DatasetInfo, list_datasets, load_dataset
 from fedfeat.data.settings import DataSettings
 
 __all__ = [

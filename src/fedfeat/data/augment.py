@@ -12,7 +12,7 @@ from fedfeat.data.dataset import Augmentation
 
 
 class EpochPlan(NamedTuple):
-    """All draws of one client's epoch, in the order in which samples are visited."""
+    """All random choices of one client's epoch, in the order in which samples are visited."""
 
     order: Tensor  # positions in the client's local set
     crops: Tensor  # [n, 2] row and column offset
@@ -64,12 +64,12 @@ class DeviceImages:
         """Return normalised images [B, C, H, W] (channels last in memory), not augmented."""
         return self.normalise(self.images[indices].float())
 
-    def augmented(self, indices: Tensor, draws: EpochPlan, visited: slice) -> Tensor:
+    def augmented(self, indices: Tensor, plan: EpochPlan, visited: slice) -> Tensor:
         """Return normalised, augmented images; ``visited`` is the batch's place in the epoch."""
-        return self.transformed(indices, draws.crops[visited], draws.flips[visited], draws.brightness[visited])
+        return self.transformed(indices, plan.crops[visited], plan.flips[visited], plan.brightness[visited])
 
     def transformed(self, indices: Tensor, crops: Tensor, flips: Tensor, brightness: Tensor) -> Tensor:
-        """Return normalised images, each cropped, mirrored and brightened as its draws say."""
+        """Return normalised images, each cropped, mirrored and brightened as its draws in the plan say."""
         images = self.images[indices]
         aug = self.augmentation
         if aug.crop_padding or aug.flip:

@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.data.locate import home
+from fedfeat.data.dataset import channel_statistics
+from fedfeat.data.settings import home
 from fedfeat.data.source import Decoded, Source
-from fedfeat.data.statistics import channel_statistics
 
 DECODING_VERSION = 2
 """Raise it whenever the same files would decode to other pixels, labels or order."""
@@ -29,7 +29,7 @@ STALE_SECONDS = 24 * 3600
 
 
 @dataclass(frozen=True)
-class Entry:
+class CachedSplits:
     """Decoded splits with the statistics of the training images."""
 
     decoded: Decoded
@@ -37,7 +37,7 @@ class Entry:
     std: tuple[float, ...]
 
 
-def decode_cached(source: Source, keep: Sequence[int]) -> Entry:
+def decode_cached(source: Source, keep: Sequence[int]) -> CachedSplits:
     """Open the cache entry of these classes of a source, decoding and writing it first where needed.
 
     A source without files is built in and quick, so it is decoded every time.
@@ -47,7 +47,7 @@ def decode_cached(source: Source, keep: Sequence[int]) -> Entry:
     if entry is not None:
         return entry
     decoded = source.decode(keep)
-    fresh = Entry(decoded, *channel_statistics(decoded.train_images))
+    fresh = CachedSplits(decoded, *channel_statistics(decoded.train_images))
     if not source.files:
         return fresh
     try:
@@ -70,14 +70,14 @@ def cache_key(source: Source, keep: Sequence[int]) -> str:
     return digest.hexdigest()[:32]
 
 
-def _open_entry(folder: Path) -> Entry | None:
+def _open_entry(folder: Path) -> CachedSplits | None:
     """Return None for an entry that is absent or damaged in any way."""
     try:
-        meta = json.loads((folder / "entry.json").read_text())
+        entry_info = json.loads((folder / "entry.json").read_text())
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
-        if any(_checksum(arrays[name]) != meta["crc32"][name] for name in ARRAYS):
+        if any(_checksum(arrays[name]) != entry_info["crc32"][name] for name in ARRAYS):
             return None
-        return Entry(Decoded(**arrays), tuple(meta["mean"]), tuple(meta["std"]))
+        return CachedSplits(Decoded(**arrays), tuple(entry_info["mean"]), tuple(entry_info["std"]))
     except (OSError, ValueError, KeyError, TypeError, EOFError):
         return None
 
@@ -87,7 +87,7 @@ def _checksum(array: np.ndarray[Any, Any]) -> int:
     return zlib.crc32(repr((array.shape, array.dtype.str)).encode(), zlib.crc32(array.data))
 
 
-def _write_entry(folder: Path, entry: Entry) -> None:
+def _write_entry(folder: Path, entry: CachedSplits) -> None:
     """Write beside and rename, so that a reader sees a whole entry or none, whoever else is writing."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     _remove_stale(folder.parent)
@@ -97,8 +97,8 @@ def _write_entry(folder: Path, entry: Entry) -> None:
         for name, array in arrays.items():
             np.save(beside / f"{name}.npy", array)
         crc = {name: _checksum(array) for name, array in arrays.items()}
-        meta = {"crc32": crc, "mean": entry.mean, "std": entry.std}
-        (beside / "entry.json").write_text(json.dumps(meta))
+        entry_info = {"crc32": crc, "mean": entry.mean, "std": entry.std}
+        (beside / "entry.json").write_text(json.dumps(entry_info))
         _replace_folder(beside, folder)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

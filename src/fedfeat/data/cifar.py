@@ -1,22 +1,47 @@
-"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) from the official archives, packed or extracted."""
+"""CIFAR-10 and CIFAR-100 (Krizhevsky, 2009) from the official archives, packed or extracted.
+
+The pickles of the "python" archives are read without running anything they contain. Not even NumPy's own
+reconstruction is called: stand-ins collect its arguments, and the array is then built from plain bytes. Any other
+name in a pickle is refused.
+"""
 
 from __future__ import annotations
 
+import io
+import pickle
 import tarfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedfeat.core.errors import DataError
-from fedfeat.data.checks import Images, Labels
-from fedfeat.data.cifar_classes import CIFAR10_CLASSES, CIFAR100_CLASSES
+from fedfeat.data.dataset import Images, Labels
 from fedfeat.data.source import Decoded, keep_classes
-from fedfeat.data.unpickle import read_batch
 
 PIXELS = 3 * 32 * 32
+
+# fmt: off
+CIFAR10_CLASSES = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)
+CIFAR100_CLASSES = (
+    "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle",
+    "bowl", "boy", "bridge", "bus", "butterfly", "camel", "can", "castle", "caterpillar", "cattle",
+    "chair", "chimpanzee", "clock", "cloud", "cockroach", "couch", "crab", "crocodile", "cup", "dinosaur",
+    "dolphin", "elephant", "flatfish", "forest", "fox", "girl", "hamster", "house", "kangaroo",
+    "keyboard", "lamp", "lawn_mower", "leopard", "lion", "lizard", "lobster", "man", "maple_tree",
+    "motorcycle", "mountain", "mouse", "mushroom", "oak_tree", "orange", "orchid", "otter", "palm_tree",
+    "pear", "pickup_truck", "pine_tree", "plain", "plate", "poppy", "porcupine", "possum", "rabbit",
+    "raccoon", "ray", "road", "rocket", "rose", "sea", "seal", "shark", "shrew", "skunk", "skyscraper",
+    "snail", "snake", "spider", "squirrel", "streetcar", "sunflower", "sweet_pepper", "table", "tank",
+    "telephone", "television", "tiger", "tractor", "train", "trout", "tulip", "turtle", "wardrobe",
+    "whale", "willow_tree", "wolf", "woman", "worm",
+)
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -144,3 +169,69 @@ def _records(where: str, name: str, data: bytes, layout: Layout, python: bool) -
 
 def _to_images(rows: Images) -> Images:
     return np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+
+
+class _Dtype:
+    def __init__(self, code: bytes | str, *_: Any) -> None:
+        self.code = code.decode() if isinstance(code, bytes) else code
+
+    def __setstate__(self, state: Any) -> None:
+        """Byte order and alignment: without meaning for single bytes."""
+
+
+class _Array:
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, raw = state
+        if not isinstance(dtype, _Dtype) or dtype.code not in ("u1", "|u1") or not isinstance(raw, bytes):
+            raise ValueError("only arrays of uint8 are admitted")
+        self.pixels: Images = np.frombuffer(raw, np.uint8).reshape(shape, order="F" if fortran else "C")
+
+
+def _reconstruct(*_: Any) -> _Array:
+    return _Array()
+
+
+def _encode(text: str, encoding: bytes | str = "latin1") -> bytes:
+    if encoding not in ("latin1", b"latin1"):
+        raise ValueError(f"the text encoding {encoding!r} is not admitted")
+    return text.encode("latin1")
+
+
+ADMITTED: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _Dtype,
+    # Protocols 0 to 2 written by Python 3 spell bytes as _codecs.encode(text, "latin1").
+    ("_codecs", "encode"): _encode,
+}
+
+
+class _RestrictedUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return ADMITTED[module, name]
+        except KeyError:
+            raise DataError(f"it refers to {module}.{name}, which no CIFAR file needs") from None
+
+
+def _plain(key: Any) -> Any:
+    return key.decode("latin1") if isinstance(key, bytes) else key
+
+
+def read_batch(where: str, data: bytes, label_key: str) -> tuple[Images, list[int]]:
+    """Return the rows of pixels and the labels of one CIFAR pickle."""
+    try:
+        content = _RestrictedUnpickler(io.BytesIO(data), encoding="bytes").load()
+    except DataError as error:
+        raise DataError(f"{where}: this pickle was refused because {error}; download it again") from error
+    except Exception as error:  # A damaged pickle can raise nearly anything.
+        raise DataError(f"{where}: this pickle cannot be read ({error}); download it again") from error
+    batch = {_plain(key): value for key, value in content.items()} if isinstance(content, dict) else {}
+    rows, labels = getattr(batch.get("data"), "pixels", None), batch.get(label_key)
+    if rows is None or not isinstance(labels, list) or not all(type(label) is int for label in labels):
+        raise DataError(
+            f"{where}: expected a dict with 'data' (uint8 array) and {label_key!r} (list of int), "
+            f"got {sorted(map(str, batch)) or type(content).__name__}; download it again"
+        )
+    return rows, labels

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedfeat.core.errors import DataError
-from fedfeat.data.checks import Images, Labels, check_classes, check_split, check_statistics
+
+Images = npt.NDArray[np.uint8]
+Labels = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,11 @@ class Augmentation:
 
 
 NO_AUGMENTATION = Augmentation()
+
+
+def crop_flip(height: int) -> Augmentation:
+    """Return the crop and flip that are usual for images of a height."""
+    return Augmentation(crop_padding=4 if height >= 32 else max(1, height // 8), flip=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +65,7 @@ class Dataset:
 
     def validate(self) -> None:
         """Raise DataError, in one sentence, for anything a run could not work with."""
-        check_classes(self.name, self.class_names)
+        _check_classes(self.name, self.class_names)
         for split, images, labels in (
             ("training", self.train_images, self.train_labels),
             ("test", self.test_images, self.test_labels),
@@ -68,7 +77,65 @@ class Dataset:
                 f"{self.name}: training images are {self.train_images.shape[1:]} and test images "
                 f"{self.test_images.shape[1:]} (height, width, channels); resize them to one size"
             )
-        check_statistics(self.name, self.mean, self.std, self.image_shape[2])
+        _check_statistics(self.name, self.mean, self.std, self.image_shape[2])
+
+
+def check_images(where: str, images: Images) -> None:
+    """Refuse anything but a non-empty uint8 array [N, H, W, C]."""
+    if images.dtype == object:
+        raise DataError(f"{where}: images differ in size; resize them to one height and width")
+    if images.dtype != np.uint8:
+        raise DataError(f"{where}: images must be uint8 (0..255), got {images.dtype}; convert them first")
+    if images.ndim != 4:
+        raise DataError(f"{where}: images must have 4 axes [N, H, W, C], got shape {images.shape}; reshape them")
+    if len(images) == 0:
+        raise DataError(f"{where}: there are no images; at least one is needed")
+    if 0 in images.shape:
+        raise DataError(f"{where}: images of shape {images.shape[1:]} hold no pixel; check how they were saved")
+
+
+def check_labels(where: str, labels: Labels, num_classes: int) -> None:
+    """Refuse labels that are not int64 or lie outside 0..num_classes-1, naming the first such label."""
+    if labels.dtype != np.int64 or labels.ndim != 1:
+        raise DataError(
+            f"{where}: labels must be one axis of int64, got {labels.dtype} of shape {labels.shape}; "
+            "convert them with .astype('int64')"
+        )
+    outside = np.flatnonzero((labels < 0) | (labels >= num_classes))
+    if len(outside):
+        index = int(outside[0])
+        raise DataError(
+            f"{where}: the label at index {index} is {labels[index]}, outside 0..{num_classes - 1}; "
+            "relabel the samples or name every class"
+        )
+
+
+def check_split(where: str, images: Images, labels: Labels, num_classes: int) -> None:
+    """Check the images and labels of one split, and that there is one label per image."""
+    check_images(where, images)
+    check_labels(where, labels, num_classes)
+    if len(images) != len(labels):
+        raise DataError(f"{where}: {len(images)} images but {len(labels)} labels; each image needs one label")
+
+
+def _check_classes(where: str, names: Sequence[str]) -> None:
+    """Refuse an empty list of class names and names used twice: outside a run the name is the class."""
+    if not names:
+        raise DataError(f"{where}: there are no classes; at least one class name is needed")
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise DataError(f"{where}: the class name {twice[0]!r} is used twice; give every class its own name")
+
+
+def _check_statistics(where: str, mean: Sequence[float], std: Sequence[float], channels: int) -> None:
+    """Refuse a mean or deviation that does not fit the channels, or a deviation that cannot be divided by."""
+    if len(mean) != channels or len(std) != channels:
+        raise DataError(
+            f"{where}: images have {channels} channels, mean has {len(mean)} and std {len(std)} values; "
+            "give one of each per channel"
+        )
+    if not all(value > 0 for value in std):
+        raise DataError(f"{where}: every std must be above 0, got {tuple(std)}; use 1.0 for a constant channel")
 
 
 def relabel(labels: Labels, classes: Sequence[int], total: int) -> tuple[npt.NDArray[np.intp], Labels]:
@@ -97,14 +164,14 @@ def subset(dataset: Dataset, classes: Sequence[int]) -> Dataset:
             f"{dataset.name}: a subset needs distinct classes in 0..{total - 1}, got {list(classes)}; "
             "name each class once"
         )
-    train = pick_classes(dataset.train_images, dataset.train_labels, classes, total)
-    test = pick_classes(dataset.test_images, dataset.test_labels, classes, total)
+    train_images, train_labels = pick_classes(dataset.train_images, dataset.train_labels, classes, total)
+    test_images, test_labels = pick_classes(dataset.test_images, dataset.test_labels, classes, total)
     return replace(
         dataset,
-        train_images=train[0],
-        train_labels=train[1],
-        test_images=test[0],
-        test_labels=test[1],
+        train_images=train_images,
+        train_labels=train_labels,
+        test_images=test_images,
+        test_labels=test_labels,
         class_names=tuple(dataset.class_names[c] for c in classes),
     )
 
@@ -129,3 +196,41 @@ def fingerprint(dataset: Dataset) -> str:
         for start in range(0, len(images), 1024):
             digest.update(np.ascontiguousarray(images[start : start + 1024]).tobytes())
     return digest.hexdigest()
+
+
+def summarise(dataset: Dataset) -> dict[str, Any]:
+    """Return counts per split and class, the image size and the fingerprint."""
+    return {
+        "name": dataset.name,
+        "classes": dataset.num_classes,
+        "image_size": "x".join(str(n) for n in dataset.image_shape),
+        "train": _split(dataset.train_labels, dataset.num_classes),
+        "test": _split(dataset.test_labels, dataset.num_classes),
+        "sha256": fingerprint(dataset),
+    }
+
+
+def _split(labels: Labels, num_classes: int) -> dict[str, int]:
+    counts = np.bincount(labels, minlength=num_classes)
+    return {"images": len(labels), "per_class_min": int(counts.min()), "per_class_max": int(counts.max())}
+
+
+def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and std per channel on the scale 0..1, rounded to 4 decimals.
+
+    A histogram of the 256 values holds all that is needed, so the result does not depend on chunking.
+    """
+    channels = images.shape[3]
+    counts = np.zeros((channels, 256), dtype=np.int64)
+    for start in range(0, len(images), 4096):
+        chunk = images[start : start + 4096]
+        for channel in range(channels):
+            counts[channel] += np.bincount(chunk[..., channel].ravel(), minlength=256)
+    values = np.arange(256) / 255
+    pixels = np.maximum(counts.sum(axis=1), 1)
+    mean = counts @ values / pixels
+    variance = counts @ values**2 / pixels - mean**2
+    std = np.sqrt(np.maximum(variance, 0)).round(4)
+    # A constant channel is only centred: dividing by its zero deviation would give NaN.
+    std = np.where(std == 0, 1.0, std)
+    return tuple(float(m) for m in mean.round(4)), tuple(float(s) for s in std)

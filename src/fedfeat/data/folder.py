@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from fedfeat.core.errors import DataError
-from fedfeat.data.images import Encoded, ImageFile, decode_splits
+from fedfeat.data.images import SUFFIXES, Encoded, decode_splits, is_hidden, is_image
 from fedfeat.data.source import Decoded, every_nth_to_test
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 TEST_FOLDERS = ("test", "val", "validation", "valid")
 
 Row = tuple[int, Path]
@@ -34,18 +33,18 @@ class FolderSource:
         """Every image; moving one to another class or split changes its path."""
         return tuple(path for _, path in (*self.train, *self.test))
 
-    def encoded(self) -> tuple[list[Encoded], list[Encoded]]:
-        """Return every image of both splits before decoding, with its label."""
-        train, test = ([(label, (str(path), path.read_bytes)) for label, path in r] for r in (self.train, self.test))
+    def encoded(self, keep: Sequence[int]) -> tuple[list[Encoded], list[Encoded]]:
+        """Return the images of the kept classes before decoding; class ``keep[i]`` has label i."""
+        label = {c: i for i, c in enumerate(keep)}
+        train, test = (
+            [(label[c], (str(path), path.read_bytes)) for c, path in rows if c in label]
+            for rows in (self.train, self.test)
+        )
         return train, test
 
     def decode(self, keep: Sequence[int]) -> Decoded:
         """Decode the images of the kept classes only."""
-        label = {c: i for i, c in enumerate(keep)}
-        train, test = ([row for row in rows if row[0] in label] for rows in (self.train, self.test))
-        images = decode_splits(str(self.root), _images(train), _images(test), grey=True)
-        labels = [np.array([label[row[0]] for row in rows], dtype=np.int64) for rows in (train, test)]
-        return Decoded(images[0], labels[0], images[1], labels[1])
+        return decode_splits(str(self.root), *self.encoded(keep), grey=True)
 
 
 def open_folder(path: Path) -> FolderSource | None:
@@ -85,7 +84,7 @@ def _classes(root: Path) -> tuple[str, ...]:
 def _holds_classes(path: Path) -> bool:
     """Say whether a folder holds folders and no image of its own; a class may well be called train."""
     inside = list(path.iterdir()) if path.is_dir() else []
-    return any(p.is_dir() for p in inside) and not any(_is_image(p) for p in inside)
+    return any(p.is_dir() for p in inside) and not any(is_image(p) for p in inside)
 
 
 def _warn_of_others(root: Path, folders: Sequence[Path]) -> None:
@@ -100,9 +99,7 @@ def _warn_of_others(root: Path, folders: Sequence[Path]) -> None:
 
 
 def _is_left_out(path: Path, folder: Path) -> bool:
-    parts = path.relative_to(folder).parts
-    hidden = any(part.startswith(".") for part in parts)
-    return not hidden and (len(parts) > 1 or not _is_image(path)) and path.is_file()
+    return not is_hidden(path, folder) and (path.parent != folder or not is_image(path)) and path.is_file()
 
 
 def _rows(root: Path, folders: Sequence[str], names: Sequence[str]) -> list[Row]:
@@ -111,16 +108,8 @@ def _rows(root: Path, folders: Sequence[str], names: Sequence[str]) -> list[Row]
     for name in folders:
         if name not in label:
             raise DataError(f"{root / name}: this class has no training images; add them or remove it")
-        images = sorted(p for p in (root / name).iterdir() if _is_image(p))
+        images = sorted(p for p in (root / name).iterdir() if is_image(p))
         if not images:
             raise DataError(f"{root / name}: the class has no image ({', '.join(sorted(SUFFIXES))}); add or remove it")
         rows += [(label[name], image) for image in images]
     return rows
-
-
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
-
-
-def _images(rows: Sequence[Row]) -> list[ImageFile]:
-    return [(str(path), path.read_bytes) for _, path in rows]

@@ -1,23 +1,111 @@
-"""From settings to a data set: find it, choose its classes, decode it once."""
+"""The data sets that can be named, and how one is loaded: find it, choose its classes, decode it once."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
-from fedfeat.core.errors import DataError
+from fedfeat.core.errors import DataError, nearest
 from fedfeat.data.cache import decode_cached
-from fedfeat.data.catalogue import Known, find_known
-from fedfeat.data.checks import check_filled
-from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation, Dataset
-from fedfeat.data.digits import DigitsSource
-from fedfeat.data.locate import search_places
-from fedfeat.data.settings import OWNED, DataSettings
-from fedfeat.data.source import Source
+from fedfeat.data.cifar import CIFAR10, CIFAR100, open_cifar
+from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation, Dataset, Labels, crop_flip
+from fedfeat.data.folder import open_folder
+from fedfeat.data.npz import open_npz
+from fedfeat.data.parquet import open_parquet
+from fedfeat.data.settings import OWNED, DataSettings, search_places
+from fedfeat.data.source import DigitsSource, Source
+from fedfeat.data.tiny_imagenet import open_tiny_imagenet
+
+Opener = Callable[[Path], Source | None]
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 WNID = re.compile(r"n\d{8}")
+CIFAR_AUGMENTATION = Augmentation(crop_padding=4, flip=True, brightness=63 / 255)
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """How a data set is opened and what is fixed about it; None is read from the data."""
+
+    name: str
+    description: str
+    needs: Literal["nothing", "download", "path"]
+    openers: tuple[Opener, ...] = ()
+    classes: int | None = None
+    shape: tuple[int, int, int] | None = None
+    subset_classes: int | None = None
+    statistics: Statistics | None = None
+    augmentation: Augmentation = NO_AUGMENTATION
+
+    @property
+    def image_size(self) -> str:
+        """Height, width and channels in words."""
+        return "any" if self.shape is None else "x".join(map(str, self.shape))
+
+
+_DATASETS = (
+    DatasetInfo(
+        "digits",
+        "handwritten digits, built in",
+        "nothing",
+        classes=10,
+        shape=(8, 8, 1),
+        statistics=((0.3049,), (0.3756,)),
+    ),
+    DatasetInfo(
+        "cifar10",
+        "CIFAR-10, photographs of 10 kinds of things",
+        "download",
+        openers=(partial(open_parquet, default_names=CIFAR10.class_names), partial(open_cifar, CIFAR10)),
+        classes=10,
+        shape=(32, 32, 3),
+        statistics=((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+        augmentation=CIFAR_AUGMENTATION,
+    ),
+    DatasetInfo(
+        "cifar100",
+        "CIFAR-100 with its fine labels",
+        "download",
+        openers=(partial(open_parquet, default_names=CIFAR100.class_names), partial(open_cifar, CIFAR100)),
+        classes=100,
+        shape=(32, 32, 3),
+        statistics=((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+        augmentation=CIFAR_AUGMENTATION,
+    ),
+    DatasetInfo(
+        "tiny-imagenet",
+        "TinyImageNet, by default 50 of its classes",
+        "download",
+        openers=(open_parquet, open_tiny_imagenet),
+        classes=200,
+        shape=(64, 64, 3),
+        subset_classes=50,
+        statistics=((0.4802, 0.4481, 0.3975), (0.2302, 0.2265, 0.2262)),
+        augmentation=Augmentation(crop_padding=4, flip=True),
+    ),
+    DatasetInfo("parquet", "your own parquet shards in the Hugging Face layout", "path", (open_parquet,)),
+    DatasetInfo("npz", "your own arrays in one .npz file", "path", (open_npz,)),
+    DatasetInfo("folder", "your own images, one folder per class", "path", (open_folder,)),
+)
+DATASETS = {info.name: info for info in _DATASETS}
+
+
+def list_datasets() -> tuple[DatasetInfo, ...]:
+    """Return what is known of every data set that can be named."""
+    return _DATASETS
+
+
+def find_dataset(name: str) -> DatasetInfo:
+    """Return what is known of a data set, or say which name is near."""
+    if name not in DATASETS:
+        raise DataError(f"data.name: there is no data set {name!r}; {nearest(name, DATASETS)}")
+    return DATASETS[name]
 
 
 def load_dataset(settings: DataSettings, *, seed: int = 0) -> Dataset:
@@ -27,63 +115,58 @@ def load_dataset(settings: DataSettings, *, seed: int = 0) -> Dataset:
             "data.name: with 'owned' every client brings its own images; run this with 'fedfeat server' and "
             "'fedfeat client --data', or on one machine with 'fedfeat federate'"
         )
-    known = find_known(settings.name)
-    source = open_source(known, settings.location())
+    info = find_dataset(settings.name)
+    source = open_source(info, settings.location())
     names = source.class_names
-    keep = choose_classes(names, settings.subset_classes or known.subset_classes, seed)
+    keep = choose_classes(names, settings.subset_classes or info.subset_classes, seed)
     entry = decode_cached(source, keep)
-    decoded, (mean, std) = entry.decoded, known.statistics or (entry.mean, entry.std)
-    _check_known(known, len(names), decoded.train_images.shape[1:])
+    decoded, (mean, std) = entry.decoded, info.statistics or (entry.mean, entry.std)
+    _check_known(info, len(names), decoded.train_images.shape[1:])
     kept = tuple(names[c] for c in keep)
-    if known.info.needs == "path":
-        check_filled(str(settings.location()), kept, decoded.train_labels, decoded.test_labels)
+    if info.needs == "path":
+        _check_filled(str(settings.location()), kept, decoded.train_labels, decoded.test_labels)
+    augmentation = {"none": NO_AUGMENTATION, "crop-flip": crop_flip(decoded.train_images.shape[1])}
     return Dataset(
         name=settings.name,
-        train_images=decoded.train_images,
-        train_labels=decoded.train_labels,
-        test_images=decoded.test_images,
-        test_labels=decoded.test_labels,
+        **vars(decoded),
         class_names=kept,
         mean=mean,
         std=std,
-        augmentation=_augmentation(settings, known, decoded.train_images.shape[1]),
+        augmentation=augmentation.get(settings.augment, info.augmentation),
     )
 
 
-def open_source(known: Known, path: Path | None) -> Source:
+def open_source(info: DatasetInfo, path: Path | None) -> Source:
     """Open the storage of a data set at ``path``, or at the first searched place that holds it."""
-    info = known.info
     if info.needs == "nothing":
         if path is not None:
             raise DataError(f"data.path: {info.name} is built in and takes no path, got {path}; remove data.path")
         return DigitsSource()
-    if path is not None:
-        return _open_at(known, path)
-    if info.needs == "path":
+    if path is None and info.needs == "path":
         raise DataError(f"data.path: {info.name} needs the place of your data; set data.path")
-    source = find_source(known)
-    if source is None:
+    if path is None:
+        source = find_source(info)
         places = " and ".join(str(place) for place in search_places(info.name))
-        raise DataError(f"{info.name} was not found in {places}; run: fedfeat data get {info.name}, or set data.path")
+        absent = f"{info.name} was not found in {places}; run: fedfeat data get {info.name}, or set data.path"
+    else:
+        if not path.exists():
+            raise DataError(f"data.path: {path} does not exist; give the folder, archive or file of {info.name}")
+        source = _open_at(info, path)
+        absent = f"data.path: {path} holds nothing in a layout of {info.name}; see: fedfeat data list"
+    if source is None:
+        raise DataError(absent)
     return source
 
 
-def find_source(known: Known) -> Source | None:
+def find_source(info: DatasetInfo) -> Source | None:
     """Return the data set from the first searched place that holds it, or None."""
-    for place in search_places(known.info.name):
-        for opener in known.openers:
-            if place.is_dir() and (source := opener(place)) is not None:
-                return source
-    return None
+    found = (_open_at(info, place) for place in search_places(info.name) if place.is_dir())
+    return next((source for source in found if source is not None), None)
 
 
-def _open_at(known: Known, path: Path) -> Source:
-    if not path.exists():
-        raise DataError(f"data.path: {path} does not exist; give the folder, archive or file of {known.info.name}")
-    for opener in known.openers:
-        if (source := opener(path)) is not None:
-            return source
-    raise DataError(f"data.path: {path} holds nothing in a layout of {known.info.name}; see: fedfeat data list")
+def _open_at(info: DatasetInfo, path: Path) -> Source | None:
+    opened = (opener(path) for opener in info.openers)
+    return next((source for source in opened if source is not None), None)
 
 
 def choose_classes(names: tuple[str, ...], count: int | None, seed: int) -> list[int]:
@@ -100,22 +183,34 @@ def choose_classes(names: tuple[str, ...], count: int | None, seed: int) -> list
     return [order[i] for i in np.random.RandomState(seed % 2**32).permutation(total)[:count]]
 
 
-def _check_known(known: Known, classes: int, shape: tuple[int, ...]) -> None:
-    info = known.info
+def _check_known(info: DatasetInfo, classes: int, shape: tuple[int, ...]) -> None:
+    """Refuse what is not the data set of that name: another number of classes, another size."""
     # TinyImageNet is also handed on with some of its classes only; CIFAR never is.
     wrong_count = info.classes is not None and (
-        classes > info.classes if known.subset_classes else classes != info.classes
+        classes > info.classes if info.subset_classes else classes != info.classes
     )
-    if wrong_count or (known.shape is not None and shape != known.shape):
+    if wrong_count or (info.shape is not None and shape != info.shape):
         raise DataError(
             f"{info.name}: expected {info.classes} classes of {info.image_size} images, got {classes} "
             f"of {'x'.join(map(str, shape))}; check data.path, or use data.name = parquet, npz or folder"
         )
 
 
-def _augmentation(settings: DataSettings, known: Known, height: int) -> Augmentation:
-    if settings.augment == "none":
-        return NO_AUGMENTATION
-    if settings.augment == "crop-flip":
-        return Augmentation(crop_padding=4 if height >= 32 else max(1, height // 8), flip=True)
-    return known.augmentation
+def _check_filled(where: str, names: Sequence[str], train: Labels, test: Labels) -> None:
+    """Refuse a class without training or without test images, naming the first such class."""
+    counts = np.stack([np.bincount(labels, minlength=len(names)) for labels in (train, test)])
+    lacking = np.flatnonzero((counts == 0).any(axis=0))
+    if len(lacking) == 0:
+        return
+    trained, tested = (int(n) for n in counts[:, lacking[0]])
+    if trained + tested == 0:
+        present = int(counts.any(axis=0).sum())
+        remedy = f"relabel the images to 0..{max(present - 1, 0)} without gaps and name only these classes"
+    else:
+        kind = "more" if trained + tested == 1 else "test" if trained else "training"
+        remedy = f"add {kind} images of it or leave it out"
+    others = f" ({len(lacking) - 1} more such)" if len(lacking) > 1 else ""
+    raise DataError(
+        f"{where}: every class needs training and test images, but class {names[lacking[0]]!r}{others} has {trained} "
+        f"training and {tested} test images; {remedy}"
+    )

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from fedfeat.core.errors import DataError
-from fedfeat.data.checks import Images, Labels, check_images, numbered_names
-from fedfeat.data.source import Decoded, keep_classes
+from fedfeat.data.dataset import Images, Labels, check_images
+from fedfeat.data.source import Decoded, keep_classes, numbered_names
 
 KEYS = (
     ("train_images", "train_labels", "test_images", "test_labels"),

@@ -16,11 +16,9 @@ import numpy as np
 
 from fedfeat.core.errors import DataError
 from fedfeat.core.rng import rng_at
-from fedfeat.data.checks import Images, Labels
-from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation, Dataset
-from fedfeat.data.fit import fit_encoded
+from fedfeat.data.dataset import NO_AUGMENTATION, Dataset, Images, Labels, crop_flip
 from fedfeat.data.folder import TEST_FOLDERS, FolderSource, open_folder
-from fedfeat.data.images import ImageFile
+from fedfeat.data.images import ImageFile, fit_encoded
 from fedfeat.data.parquet import ParquetSource, open_parquet, open_parquet_file
 from fedfeat.data.settings import OWNED, DataSettings
 
@@ -29,7 +27,7 @@ Files = list[ImageFile]
 log = logging.getLogger("fedfeat.client")
 
 
-def outline(settings: DataSettings, names: Sequence[str]) -> Dataset:
+def metadata_only(settings: DataSettings, names: Sequence[str]) -> Dataset:
     """Return a data set without a single image: what the server knows of what its clients hold."""
     return _dataset(settings, names, [[] for _ in names], [[] for _ in names])
 
@@ -46,12 +44,12 @@ def read_own(path: Path | None, settings: DataSettings, names: Sequence[str], se
     unused = sorted(set(source.class_names) - set(names))
     if unused:
         log.warning("%s: not used, since no task of this federation names them: %s", path, ", ".join(unused))
-    label = {source.class_names.index(name): c for c, name in enumerate(names) if name in source.class_names}
+    held = [c for c, name in enumerate(names) if name in source.class_names]
+    keep = [source.class_names.index(names[c]) for c in held]
     train, test = ([[] for _ in names], [[] for _ in names])  # type: tuple[list[Files], list[Files]]
-    for files, rows in zip((train, test), source.encoded(), strict=True):
-        for old, file in rows:
-            if old in label:
-                files[label[old]].append(file)
+    for files, rows in zip((train, test), source.encoded(keep), strict=True):
+        for label, file in rows:
+            files[held[label]].append(file)
     if not has_test:
         share = settings.test_share or TEST_SHARE
         for c, (kept, held_back) in enumerate(zip(train, test, strict=True)):
@@ -99,7 +97,6 @@ def _open(path: Path) -> tuple[FolderSource | ParquetSource, bool]:
 def _dataset(settings: DataSettings, names: Sequence[str], train: list[Files], test: list[Files]) -> Dataset:
     shape = settings.image_shape
     assert shape is not None, "checked with the configuration"
-    crop = Augmentation(crop_padding=4 if shape[0] >= 32 else max(1, shape[0] // 8), flip=True)
     return Dataset(
         OWNED,
         *_decoded(train, shape),
@@ -107,7 +104,7 @@ def _dataset(settings: DataSettings, names: Sequence[str], train: list[Files], t
         class_names=tuple(names),
         mean=settings.mean or (MEAN,) * shape[2],
         std=settings.std or (STD,) * shape[2],
-        augmentation=crop if settings.augment == "crop-flip" else NO_AUGMENTATION,
+        augmentation=crop_flip(shape[0]) if settings.augment == "crop-flip" else NO_AUGMENTATION,
         private=True,
     )
 

@@ -6,16 +6,16 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedfeat.core.errors import DataError, MissingExtra
-from fedfeat.data.checks import Labels, check_labels, numbered_names
-from fedfeat.data.dataset import relabel
+from fedfeat.data.dataset import Labels, check_labels, relabel
 from fedfeat.data.images import Encoded, ImageFile, decode_splits
-from fedfeat.data.source import Decoded
+from fedfeat.data.source import Decoded, numbered_names
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("fine_label", "label", "coarse_label")
@@ -45,19 +45,14 @@ class ParquetSource:
         """All shards."""
         return (*self.train, *self.test)
 
-    def encoded(self) -> tuple[list[Encoded], list[Encoded]]:
-        """Return every image of both splits before decoding, with its label."""
+    def encoded(self, keep: Sequence[int]) -> tuple[list[Encoded], list[Encoded]]:
+        """Return the rows of the kept classes before decoding, in the order of the shards."""
         total = len(self.class_names)
-        splits = (_read_split(shards, range(total), total) for shards in (self.train, self.test))
-        train, test = (list(zip(labels.tolist(), files, strict=True)) for files, labels in splits)
-        return train, test
+        return _read_split(self.train, keep, total), _read_split(self.test, keep, total)
 
     def decode(self, keep: Sequence[int]) -> Decoded:
-        """Decode the rows whose label is kept, in the order of the shards."""
-        train_files, train_labels = _read_split(self.train, keep, len(self.class_names))
-        test_files, test_labels = _read_split(self.test, keep, len(self.class_names))
-        train_images, test_images = decode_splits(str(self.train[0].parent), train_files, test_files, grey=True)
-        return Decoded(train_images, train_labels, test_images, test_labels)
+        """Decode the rows whose label is kept."""
+        return decode_splits(str(self.train[0].parent), *self.encoded(keep), grey=True)
 
 
 def open_parquet(path: Path, default_names: tuple[str, ...] = ()) -> ParquetSource | None:
@@ -138,17 +133,15 @@ def _read_shard(path: Path, with_images: bool) -> tuple[Any, Labels]:
     return table.column(image) if with_images else None, column.to_numpy().astype(np.int64)
 
 
-def _read_split(shards: Sequence[Path], keep: Sequence[int], total: int) -> tuple[list[ImageFile], Labels]:
-    files: list[ImageFile] = []
-    labels = []
+def _read_split(shards: Sequence[Path], keep: Sequence[int], total: int) -> list[Encoded]:
+    encoded: list[Encoded] = []
     for path in shards:
         images, old = _read_shard(path, True)
         check_labels(str(path), old, total)
         rows, new = relabel(old, keep, total)
-        labels.append(new)
-        values = images.take(rows).to_pylist()
-        files += [_image(path, int(row), value) for row, value in zip(rows, values, strict=True)]
-    return files, np.concatenate([np.empty(0, dtype=np.int64), *labels])
+        files = map(_image, repeat(path), rows.tolist(), images.take(rows).to_pylist())
+        encoded += zip(new.tolist(), files, strict=True)
+    return encoded
 
 
 def _image(path: Path, row: int, value: Any) -> ImageFile:

@@ -1,4 +1,4 @@
-"""Settings of the data set."""
+"""Which data set a run learns from, and where data sets and their decoded pixels lie."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from pydantic import Field, model_validator
 from fedfeat.core.settings import Settings
 
 OWNED = "owned"  # the name of data that clients hold themselves
+FOLDERS = {
+    "cifar10": ("cifar10",),
+    "cifar100": ("cifar100",),
+    "tiny-imagenet": ("tiny-imagenet", "tiny-imagenet-subset"),
+}
 
 
 class DataSettings(Settings):
@@ -77,3 +82,21 @@ class DataSettings(Settings):
     def location(self) -> Path | None:
         """Return ``path`` with ``~`` and environment variables expanded, or None when it is unset."""
         return None if self.path is None else Path(os.path.expandvars(self.path)).expanduser()
+
+
+def home() -> Path:
+    """Return the user's data folder: ``$FEDFEAT_HOME``, or ``~/.cache/fedfeat``."""
+    chosen = os.environ.get("FEDFEAT_HOME")
+    return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "fedfeat"
+
+
+def download_folder(name: str) -> Path:
+    """Return the folder that ``fedfeat data get`` fills for a data set."""
+    return home() / "data" / name
+
+
+def search_places(name: str) -> list[Path]:
+    """Return the folders searched for a named data set, in order."""
+    shared = os.environ.get("FEDFEAT_DATA")
+    places = [Path(shared).expanduser() / folder for folder in FOLDERS[name]] if shared else []
+    return [*places, download_folder(name)]

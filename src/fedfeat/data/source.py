@@ -1,4 +1,4 @@
-"""What every kind of storage offers: its class names at once, its pixels on demand."""
+"""What every kind of storage offers: its class names at once, its pixels on demand. The simplest one is built in."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
-from fedfeat.data.checks import Images, Labels, check_split
-from fedfeat.data.dataset import pick_classes
+from fedfeat.core.errors import DataError
+from fedfeat.data.dataset import Images, Labels, check_split, pick_classes
+
+MOST_EMPTY = 10_000  # an owner of few images may hold high classes only, but higher labels than this are ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,9 +48,10 @@ def keep_classes(where: str, decoded: Decoded, keep: Sequence[int], total: int) 
     """Check fully decoded splits, then drop every class that is not in ``keep``."""
     check_split(f"{where}, training set", decoded.train_images, decoded.train_labels, total)
     check_split(f"{where}, test set", decoded.test_images, decoded.test_labels, total)
-    train = pick_classes(decoded.train_images, decoded.train_labels, keep, total)
-    test = pick_classes(decoded.test_images, decoded.test_labels, keep, total)
-    return Decoded(train[0], train[1], test[0], test[1])
+    return Decoded(
+        *pick_classes(decoded.train_images, decoded.train_labels, keep, total),
+        *pick_classes(decoded.test_images, decoded.test_labels, keep, total),
+    )
 
 
 def every_nth_to_test(labels: Labels, n: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -58,3 +61,34 @@ def every_nth_to_test(labels: Labels, n: int) -> np.ndarray[tuple[int], np.dtype
         rows = np.flatnonzero(labels == label)
         test[rows[n - 1 :: n] if len(rows) >= n else rows[1:][-1:]] = True
     return test
+
+
+def numbered_names(where: str, labels: Sequence[Labels]) -> tuple[str, ...]:
+    """Return "0", "1", ... up to the highest label, and refuse labels that are no class numbers but ids."""
+    highest = max((int(split.max(initial=-1)) for split in labels), default=-1)
+    if highest >= max(MOST_EMPTY, sum(len(split) for split in labels)):
+        raise DataError(
+            f"{where}: expected labels that number the classes 0, 1, 2, ..., got {highest}; "
+            "relabel the images to 0..C-1 for C classes"
+        )
+    return tuple(str(label) for label in range(highest + 1))
+
+
+@dataclass(frozen=True)
+class DigitsSource:
+    """1,797 handwritten digits of 8x8 pixels, from scikit-learn; of each class, every 4th sample is a test sample."""
+
+    kind: str = "digits"
+    files: tuple[Path, ...] = ()
+    class_names: tuple[str, ...] = tuple("0123456789")
+
+    def decode(self, keep: Sequence[int]) -> Decoded:
+        """Scale the 17 grey levels to 0..255 and split."""
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        images = np.round(bunch.images * 255 / 16).astype(np.uint8)[..., None]
+        labels = bunch.target.astype(np.int64)
+        test = every_nth_to_test(labels, 4)
+        decoded = Decoded(images[~test], labels[~test], images[test], labels[test])
+        return keep_classes("digits", decoded, keep, len(self.class_names))

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import functools
+import os
+import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from fedfeat.core.errors import DataError
-from fedfeat.data.images import ImageFile, decode_splits
+from fedfeat.data.images import Encoded, decode_splits
 from fedfeat.data.source import Decoded
-from fedfeat.data.tiny_imagenet_files import ARCHIVE, Tree, open_tree, open_zip
 
 FOLDER = "tiny-imagenet-200"
+ARCHIVE = "tiny-imagenet-200.zip"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The official tree of files, in a zip or extracted."""
+
+    root: Path  # the zip or the folder
+    names: tuple[str, ...]  # paths of all files below tiny-imagenet-200/
+    read: Callable[[str], bytes]
 
 
 @dataclass(frozen=True)
@@ -33,24 +43,23 @@ class TinySource:
         label = {self.wnids[c]: i for i, c in enumerate(keep)}
         train = sorted((label[w], n) for n in self.tree.names if (w := _train_wnid(n)) in label)
         test = [(label[w], n) for n, w in _annotations(self.tree, self.wnids) if w in label]
-        images = decode_splits(str(self.tree.root), self._images(train), self._images(test), grey=False)
-        labels = [np.array([row[0] for row in rows], dtype=np.int64) for rows in (train, test)]
-        return Decoded(images[0], labels[0], images[1], labels[1])
+        return decode_splits(str(self.tree.root), self._encoded(train), self._encoded(test), grey=False)
 
-    def _images(self, rows: Sequence[tuple[int, str]]) -> list[ImageFile]:
-        return [(f"{self.tree.root}, {name}", functools.partial(self.tree.read, name)) for _, name in rows]
+    def _encoded(self, rows: Sequence[tuple[int, str]]) -> list[Encoded]:
+        read, root = self.tree.read, self.tree.root
+        return [(label, (f"{root}, {name}", functools.partial(read, name))) for label, name in rows]
 
 
 def open_tiny_imagenet(path: Path) -> TinySource | None:
     """Open the zip, a folder that holds it, or the extracted folder; None if nothing of it is there."""
     if path.is_file():
-        return _source(open_zip(path), (path,))
+        return _source(_open_zip(path), (path,))
     for folder in (path, path / FOLDER):
         if (folder / "wnids.txt").is_file():
-            tree = open_tree(folder)
+            tree = _open_tree(folder)
             return _source(tree, tuple(folder / name for name in tree.names))
     archive = path / ARCHIVE
-    return _source(open_zip(archive), (archive,)) if archive.is_file() else None
+    return _source(_open_zip(archive), (archive,)) if archive.is_file() else None
 
 
 def _source(tree: Tree, files: tuple[Path, ...]) -> TinySource:
@@ -86,3 +95,36 @@ def _annotations(tree: Tree, wnids: Sequence[str]) -> list[tuple[str, str]]:
     if missing:
         raise DataError(f"{tree.root}: {min(missing)} is missing ({len(missing)} in all); download the set again")
     return rows
+
+
+def _open_tree(folder: Path) -> Tree:
+    """Open the extracted folder that holds wnids.txt."""
+    found = [name for name in ("wnids.txt", "words.txt") if (folder / name).is_file()]
+    for split in ("train", "val"):
+        for where, _, names in os.walk(folder / split):
+            base = Path(where).relative_to(folder).as_posix()
+            found += [f"{base}/{name}" for name in names]
+    return Tree(folder, tuple(sorted(found)), lambda name: (folder / name).read_bytes())
+
+
+def _open_zip(path: Path) -> Tree:
+    """Open the official zip; its files stay packed."""
+    try:
+        archive = zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DataError(
+            f"{path}: this is not a whole zip ({error}); delete it and run: fedfeat data get tiny-imagenet"
+        ) from error
+    members = [name for name in archive.namelist() if not name.endswith("/")]
+    found = next((name for name in members if name.rpartition("/")[2] == "wnids.txt"), None)
+    if found is None:
+        raise DataError(f"{path}: expected the file wnids.txt of TinyImageNet in it; give the official {ARCHIVE}")
+    prefix = found.removesuffix("wnids.txt")
+
+    def read(name: str) -> bytes:
+        try:
+            return archive.read(prefix + name)
+        except (zipfile.BadZipFile, zlib.error, OSError, EOFError) as error:
+            raise DataError(f"{path}, {name}: the zip is damaged ({error}); download it again") from error
+
+    return Tree(path, tuple(name.removeprefix(prefix) for name in members if name.startswith(prefix)), read)

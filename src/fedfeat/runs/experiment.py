@@ -13,7 +13,7 @@ from fedfeat.core.errors import CheckpointError, ConfigError
 from fedfeat.core.files import write_json
 from fedfeat.core.lock import alone_in
 from fedfeat.data import Dataset, fingerprint, load_dataset
-from fedfeat.data.owned import outline
+from fedfeat.data.owned import metadata_only
 from fedfeat.data.settings import OWNED
 from fedfeat.engines import EngineFactory, make_engine
 from fedfeat.federation.evaluation import SENDS
@@ -91,7 +91,7 @@ class Experiment:
         self.config = config
         self.method: Method = config.build_method()
         if config.data.name == OWNED:
-            dataset = outline(config.data, named_classes(config.scenario))
+            dataset = metadata_only(config.data, named_classes(config.scenario))
             scenario = named_scenario(config.scenario, config.seed)
         self.dataset = dataset or load_dataset(config.data, seed=config.seed)
         self.scenario = scenario or build_scenario(

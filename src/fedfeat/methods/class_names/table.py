@@ -10,7 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from fedfeat.core.errors import ConfigError
-from fedfeat.data.cifar_classes import CIFAR10_CLASSES, CIFAR100_CLASSES
+from fedfeat.data.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES
 from fedfeat.methods.class_names.settings import TextSettings, readable
 
 ARRIVAL = "arrival"
