@@ -1,4 +1,4 @@
-"""Parts that inherit from their protocol and override nothing: a method of such parts trains as one without any."""
+"""Parts and the order of their work: those that override nothing change nothing; references follow the batch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from fedfeat.algorithm import registry
-from fedfeat.algorithm.method import Method, Penalty, Reference, ServerStep, Statistic, TaskEndStep
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.method import Method, Penalty, Reference, ReferenceFunction, ServerStep, Statistic, TaskEndStep
+from fedfeat.core.payload import Payload
 from fedfeat.core.settings import Settings
 from toy import untimed
 from toy_runs import run_toy
@@ -62,3 +66,38 @@ def test_parts_that_override_nothing_change_nothing(tmp_path: Path) -> None:
     left_out = ("method", "config")
     one, other = ({k: v for k, v in untimed(r.result).items() if k not in left_out} for r in (without, with_idle))
     assert one == other
+
+
+class WatchesStatistics(Reference):
+    """Notes whether BatchNorm has seen the step's batch when the reference is asked, for the first step of a client."""
+
+    def __init__(self) -> None:
+        self.moved: list[bool] = []
+
+    def start(self, client: Client, request: Payload) -> ReferenceFunction:
+        norm = next(m for m in client.network.modules() if isinstance(m, nn.BatchNorm2d))
+        assert norm.running_mean is not None
+        before = norm.running_mean.clone()
+        asked = iter([True])
+
+        def look(images: Tensor) -> dict[str, Tensor]:
+            if next(asked, False):
+                assert norm.running_mean is not None
+                self.moved.append(not torch.equal(before, norm.running_mean))
+            return {}
+
+        return look
+
+
+@pytest.mark.usefixtures("_registered")
+def test_references_are_asked_after_the_network_has_seen_the_batch(tmp_path: Path) -> None:
+    """A reference may run the network that is trained: its running statistics depend on the order of passes."""
+    reference = WatchesStatistics()
+
+    @registry.base("watching")
+    def watching(settings: Settings) -> Method:
+        return Method("watching", references=(reference,), trains_on_references=True)
+
+    run_toy(tmp_path, "watching")
+    assert reference.moved
+    assert all(reference.moved)

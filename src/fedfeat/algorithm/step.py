@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -67,7 +66,7 @@ def take_step(
     labels: Tensor,
     seen: Seen,
     *,
-    references: Mapping[str, Tensor] = MappingProxyType({}),
+    references: Sequence[Callable[[Tensor], Mapping[str, Tensor]]] = (),
     wants_intermediate: bool = False,
 ) -> Step:
     """Run a batch forward and gather what loss terms see."""
@@ -76,5 +75,8 @@ def take_step(
         outputs, intermediate = network.with_intermediate(images)
     else:
         outputs = network(images)
+    # After the batch itself: a reference may run the network that is trained, and BatchNorm's running statistics
+    # follow the order of passes.
+    found = {key: value for function in references for key, value in function(images).items()}
     frame = network.head.num_prototypes
-    return Step(*outputs, labels, seen.num_old, seen.num_classes, frame, references, intermediate, network)
+    return Step(*outputs, labels, seen.num_old, seen.num_classes, frame, found, intermediate, network)

@@ -85,13 +85,12 @@ def train(client: Client, request: Payload, method: Method) -> Payload:
             visited = slice(start, start + settings.batch)
             batch = client.batch = order[visited]
             images = client.images.augmented(batch, draws, visited)
-            references = {key: value for look in looks for key, value in look(images).items()}
             step = take_step(
                 client.network,
                 images,
                 client.labels(batch),
                 client.seen,
-                references=references,
+                references=looks,
                 wants_intermediate=method.wants_intermediate,
             )
             losses = torch.stack([term.weight * term.function(step) for term in terms])
