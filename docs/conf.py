@@ -12,7 +12,7 @@ project = "fedfeat"
 author = "the fedfeat authors"
 release = version = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.viewcode", "sphinx_copybutton"]
-extensions += ["repository", "quiet_autodoc"]  # our own, in _site
+extensions += ["repository", "quiet_autodoc", "mathml"]  # our own, in _site
 exclude_patterns = ["_site"]
 
 # Page -> caption -> pages below it. Kept here and not in the pages, which are also read on a code host.
@@ -27,7 +27,7 @@ navigation = {
             "sweeps",
             "write-your-own-method",
             "predict",
-            "mirrors",
+            "trackers",
             "engines",
             "flower",
             "privacy",
@@ -53,6 +53,9 @@ navigation = {
     "api/index": {"": ["geometry", "replay", "methods", "experiment", "trained", "data", "scenario", "evaluate"]},
 }
 
+myst_enable_extensions = ["dollarmath"]  # $...$ and $$...$$, as a code host reads them
+myst_dmath_double_inline = False
+html_math_renderer = "mathml"
 myst_heading_anchors = 4  # the same anchors as on a code host, so links work in both places
 suppress_warnings = ["myst.header"]  # a page may begin with a heading of any level
 
