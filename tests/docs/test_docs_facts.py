@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -79,10 +80,23 @@ def test_the_readme_names_every_method_data_set_and_preset() -> None:
     assert {name for name in PRESETS if name != "digits" and f"`{name}`" not in readme} == set()
 
 
-def test_the_readme_names_every_folder_of_the_code() -> None:
-    readme = (ROOT / "README.md").read_text()
-    folders = {p.parent.name for p in (ROOT / "src" / "fedfeat").glob("*/__init__.py")}
-    assert {name for name in folders if f"`{name}/`" not in readme} == set()
+def test_the_architecture_names_every_folder_of_the_code_in_the_order_of_the_layers() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    tables = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = list(reversed(tables[0]["layers"]))
+    rows = re.findall(r"^\| `(\w+)(?:/|\.py)` \|", text, re.MULTILINE)
+    assert rows == layers
+    walk = re.findall(r"^\d+\. \*\*`(\w+)(?:/|\.py)`\*\*", text, re.MULTILINE)
+    assert walk == layers
+
+
+def test_the_files_of_the_walk_exist() -> None:
+    walk = (ROOT / "docs" / "architecture.md").read_text().partition("## A walk through one run")[2]
+    entries = re.findall(r"^\d+\. \*\*`(\w+)/`\*\*(.*?)(?=^\d+\. |^## )", walk, re.MULTILINE | re.DOTALL)
+    assert entries
+    for folder, text in entries:
+        for name in re.findall(r"`([a-z_]+(?:\.py|/))`", text):
+            assert (ROOT / "src" / "fedfeat" / folder / name).exists(), f"{folder}/{name}"
 
 
 @pytest.fixture(scope="module")
