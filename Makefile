@@ -1,5 +1,7 @@
 # make demo   the main job on built-in data, with a table, a picture and a report
+# make quick  unit tests and the contract of a few methods: after every change
 # make test   lint, types and every test
+# make mutants  deliberate faults, which the tests must find; minutes
 # make bench  speed, as ratios to a plain loop in the same run
 # make docs   the documentation as a site in site/, which opens from disk
 # make chaos  a federation whose clients, server and SuperLink are killed in the middle of rounds; minutes
@@ -8,7 +10,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format bench docs chaos chromium clean
+# Tests that share a run stay on one worker.
+PYTEST := $(BIN)/pytest --numprocesses auto --dist loadgroup
+
+.PHONY: demo quick test mutants lint format bench docs chaos chromium clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -19,8 +24,15 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/fedfeat compare configs/digits.toml --methods finetune,fedcbdr,fedcbdr+feat --seeds 0,1,2 --out runs/demo
 
+quick: $(STAMP)
+	$(PYTEST) -m 'not (slow or processes or browser or ray or interpreter or docs or real_data or chaos)'
+
 test: $(STAMP) lint chromium
-	$(BIN)/pytest --numprocesses auto
+	$(PYTEST) --processor-time --durations 20
+
+# The tests find twenty deliberate faults.
+mutants: $(STAMP)
+	$(BIN)/python tests/mutants.py
 
 # The report is tested in a real browser. Where it is missing, root on Debian gets it; others are told.
 chromium:

@@ -1,12 +1,16 @@
 """One thread per process, since the networks under test are small; no time limits, since machines are busy.
 
 Without a GPU, Triton's kernels run in its interpreter, which is slow and exact enough to find what is wrong.
+With ``--processor-time`` a run ends with the processor time of each folder.
 """
 
 import os
+from collections import Counter
+from collections.abc import Generator
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import pytest
 import torch
 from hypothesis import settings
 
@@ -15,3 +19,32 @@ if not torch.cuda.is_available():
 
 settings.register_profile("fedfeat", deadline=None)
 settings.load_profile("fedfeat")
+
+BEFORE = pytest.StashKey[float]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--processor-time", action="store_true", help="end with the processor time of each folder")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note the processor time since the last report, of this process and of those it started and waited for."""
+    report = yield
+    now = sum(os.times()[:4])
+    report.user_properties.append(("processor_seconds", now - item.config.stash.get(BEFORE, now)))
+    item.config.stash[BEFORE] = now
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the sums by folder, largest first."""
+    if not config.getoption("--processor-time"):
+        return
+    seconds: Counter[str] = Counter()
+    for report in (r for reports in terminalreporter.stats.values() for r in reports if hasattr(r, "user_properties")):
+        folder = report.nodeid.split("/")[1]
+        seconds[folder] += sum(value for name, value in report.user_properties if name == "processor_seconds")
+    terminalreporter.section("processor time in seconds")
+    for folder, total in (*seconds.most_common(), ("all", seconds.total())):
+        terminalreporter.write_line(f"{total:8.1f}  {folder}")

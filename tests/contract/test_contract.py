@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,89 +13,30 @@ import torch
 
 from fedfeat.algorithm.client import EXEMPLARS, Client
 from fedfeat.algorithm.engine import Lost
+from fedfeat.config import Config
 from fedfeat.core.payload import Payload, value_bytes
 from fedfeat.data.augment import DeviceImages
 from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods
-from fedfeat.runs.experiment import Experiment, Result, resume, start
+from fedfeat.runs.experiment import Experiment, resume, start
 from fedfeat.runs.folder import RunFolder
 from toy import NUM_CLASSES, PER_CLASS, hand_dealt, toy_config, toy_dataset, untimed, write_toy
 
-METHODS = all_methods()
 # What every client sends; anything else must be declared by the method, in words.
 ALWAYS = {"weights", "samples"}
-
-pytestmark = pytest.mark.parametrize("method", METHODS)
-
-
-def run_toy(method: str, folder: Path, **changes: Any) -> tuple[Experiment, Result]:
-    experiment = Experiment(toy_config(method, **changes), toy_dataset())
-    run = RunFolder.create(folder, experiment.config, {})
-    return experiment, experiment.run(run, Progress(), ())
+# The parts that most others are made of; make quick holds only these to the contract.
+QUICK = ("finetune", "fedlwf", "fedcbdr+feat", "refed+moon", "fedcbdr+scaffold")
+EVENTS = 9  # 3 tasks x (2 rounds + 1 end of task)
 
 
-def final_weights(folder: Path) -> bytes:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0].weights.numpy().tobytes()
+def methods() -> Iterator[Any]:
+    """Every method as a parameter, so marked that one worker has all tests that share its reference run."""
+    for method in all_methods():
+        group = pytest.mark.xdist_group(f"contract-{method}")
+        yield pytest.param(method, marks=[group] if method in QUICK else [group, pytest.mark.slow])
 
 
-def test_shapes_of_the_result(method: str, tmp_path: Path) -> None:
-    _, result = run_toy(method, tmp_path / "run")
-    assert [len(row) for row in result["accuracy_matrix"]] == [1, 2, 3]
-    assert np.array(result["confusion"]).shape == (NUM_CLASSES, NUM_CLASSES)
-    assert np.array(result["confusion"]).sum(axis=1).tolist() == [10] * NUM_CLASSES
-    assert 0 <= result["final_accuracy"] <= 100
-    assert result["images_per_second"] > 0
-    assert json.loads((tmp_path / "run" / "result.json").read_text()) == result
-
-
-def test_first_task_is_learned(method: str, tmp_path: Path) -> None:
-    _, result = run_toy(method, tmp_path / "run", train={"rounds": 12})
-    assert result["accuracy_after_task"][0] > 75
-
-
-def test_the_same_seed_gives_the_same_bytes(method: str, tmp_path: Path) -> None:
-    _, first = run_toy(method, tmp_path / "a")
-    _, second = run_toy(method, tmp_path / "b")
-    assert untimed(first) == untimed(second)
-    assert final_weights(tmp_path / "a") == final_weights(tmp_path / "b")
-
-
-def test_another_seed_gives_other_weights(method: str, tmp_path: Path) -> None:
-    run_toy(method, tmp_path / "a")
-    run_toy(method, tmp_path / "b", seed=8)
-    assert final_weights(tmp_path / "a") != final_weights(tmp_path / "b")
-
-
-class Interrupted(Exception):
-    pass
-
-
-def test_a_resumed_run_has_the_same_bytes(method: str, tmp_path: Path) -> None:
-    write_toy(tmp_path / "toy.npz")
-    config = toy_config(method, data={"path": str(tmp_path / "toy.npz")})
-    whole = start(config, tmp_path / "whole")
-    for after in range(1, 9):  # 3 tasks x (2 rounds + 1 end of task), interrupted after each event but the last
-        seen = 0
-
-        def interrupt(event: Mapping[str, Any], after: int = after) -> None:
-            nonlocal seen
-            seen += event["event"] in ("round", "task")
-            if seen == after:
-                raise Interrupted
-
-        folder = tmp_path / f"cut{after}"
-        with pytest.raises(Interrupted):
-            start(config, folder, (interrupt,))
-        result = resume(folder)
-        assert untimed(result) == untimed(whole), f"interrupted after event {after}"
-        assert final_weights(folder) == final_weights(tmp_path / "whole")
-        assert _untimed_events(folder) == _untimed_events(tmp_path / "whole")
-
-
-def _untimed_events(folder: Path) -> list[dict[str, Any]]:
-    return [untimed(event) for event in RunFolder.open(folder).events()]
+pytestmark = pytest.mark.parametrize("method", list(methods()), scope="module")
 
 
 class Watched(DeviceImages):
@@ -118,50 +59,145 @@ class Watched(DeviceImages):
         return super().augmented(indices, *args)
 
 
-def test_no_sample_leaves_its_client(method: str, tmp_path: Path) -> None:
-    experiment = Experiment(toy_config(method), toy_dataset())
-    engine, scenario = experiment.engine, experiment.scenario
-    images = Watched(engine.train_images)
-    engine.train_images = images
-    make_client, ask = engine.client, engine.ask
-    sent: list[Payload] = []
+class Reference:
+    """One whole run of a method, with every reply and every sample that a client looked at."""
 
-    def client(client_id: int) -> Client:
-        images.current = client_id
-        return make_client(client_id)
+    def __init__(self, config: Config, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.experiment = Experiment(config)
+        self.scenario, engine = self.experiment.scenario, self.experiment.engine
+        self.images = Watched(engine.train_images)
+        self.sent: list[Payload] = []
+        engine.train_images = self.images
+        make_client, ask = engine.client, engine.ask
 
-    def listening(op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
-        for client_id, reply in ask(op, requests):
-            sent.append(reply)
-            yield client_id, reply
+        def client(client_id: int) -> Client:
+            self.images.current = client_id
+            return make_client(client_id)
 
-    engine.client, engine.ask = client, listening  # type: ignore[method-assign]
-    experiment.run(RunFolder.create(tmp_path / "run", experiment.config, {}), Progress(), ())
-    for client_id, looked in images.looked.items():
-        own = {int(i) for t in range(3) for i in scenario.samples(t, client_id)}
+        def listening(op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
+            for client_id, reply in ask(op, requests):
+                self.sent.append(reply)
+                yield client_id, reply
+
+        engine.client, engine.ask = client, listening  # type: ignore[method-assign]
+        self.result = self.experiment.run(self.experiment.new_folder(folder), Progress(), ())
+
+
+@pytest.fixture(scope="module")
+def config(method: str, tmp_path_factory: pytest.TempPathFactory) -> Config:
+    path = write_toy(tmp_path_factory.mktemp("data") / "toy.npz")
+    return toy_config(method, data={"path": str(path), "augment": "crop-flip"})
+
+
+@pytest.fixture(scope="module")
+def reference(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Reference:
+    return Reference(config, tmp_path_factory.mktemp("reference") / "run")
+
+
+def final_weights(folder: Path) -> bytes:
+    loaded = RunFolder.open(folder).checkpoints.load()
+    assert loaded is not None
+    assert torch.isfinite(loaded[0].weights).all()
+    return loaded[0].weights.numpy().tobytes()
+
+
+def rounds_of(folder: Path) -> list[dict[str, Any]]:
+    return [e for e in RunFolder.open(folder).events() if e["event"] == "round"]
+
+
+class Interrupted(Exception):
+    pass
+
+
+def interrupting(after: int) -> Callable[[Mapping[str, Any]], None]:
+    """Return a listener that stops a run when it hears of its n-th round or end of a task."""
+    seen = 0
+
+    def listen(event: Mapping[str, Any]) -> None:
+        nonlocal seen
+        seen += event["event"] in ("round", "task")
+        if seen == after:
+            raise Interrupted
+
+    return listen
+
+
+def test_shapes_of_the_result(method: str, reference: Reference) -> None:
+    result = reference.result
+    assert [len(row) for row in result["accuracy_matrix"]] == [1, 2, 3]
+    assert np.array(result["confusion"]).shape == (NUM_CLASSES, NUM_CLASSES)
+    assert np.array(result["confusion"]).sum(axis=1).tolist() == [10] * NUM_CLASSES
+    assert 0 <= result["final_accuracy"] <= 100
+    assert result["images_per_second"] > 0
+    assert json.loads((reference.folder / "result.json").read_text()) == result
+
+
+def test_first_task_is_learned(method: str, tmp_path: Path) -> None:
+    experiment = Experiment(toy_config(method, train={"rounds": 12}), toy_dataset())
+    accuracies: list[float] = []
+
+    def listen(event: Mapping[str, Any]) -> None:
+        if event["event"] == "task":
+            accuracies.append(event["accuracy"])
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        experiment.run(RunFolder.create(tmp_path / "run", experiment.config, {}), Progress(), (listen,))
+    assert accuracies[0] > 75
+
+
+def test_the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted(
+    method: str, reference: Reference, tmp_path: Path
+) -> None:
+    """Every process ends one round or task and dies in the next, so each checkpoint is resumed from."""
+    folder = tmp_path / "cut"
+    with pytest.raises(Interrupted):
+        start(reference.config, folder, (interrupting(2),))
+    for _ in range(EVENTS - 2):
+        with pytest.raises(Interrupted):
+            resume(folder, (interrupting(2),))
+    result = resume(folder)
+    assert untimed(result) == untimed(reference.result)
+    assert final_weights(folder) == final_weights(reference.folder)
+    events = [[untimed(event) for event in RunFolder.open(f).events()] for f in (folder, reference.folder)]
+    assert events[0] == events[1]
+
+
+def test_another_seed_gives_other_weights(method: str, reference: Reference, tmp_path: Path) -> None:
+    """In the second task too: what its first round averages is not what the first seed's did."""
+    other = reference.config.model_copy(update={"seed": 8})
+    with pytest.raises(Interrupted):
+        start(other, tmp_path / "run", (interrupting(4),))
+    ours, theirs = (rounds_of(f) for f in (tmp_path / "run", reference.folder))
+    assert len(ours) == 3
+    assert all(a["losses"] != b["losses"] for a, b in zip(ours, theirs, strict=False))
+
+
+def test_no_sample_leaves_its_client(method: str, reference: Reference) -> None:
+    for client_id, looked in reference.images.looked.items():
+        own = {int(i) for t in range(3) for i in reference.scenario.samples(t, client_id)}
         assert looked <= own, f"client {client_id} looked at samples of others"
-    keys = {k for reply in sent for k in reply if not k.startswith("loss.")}
-    assert keys <= ALWAYS | set(experiment.method.sends)
-    raw = engine.train_images.images.flatten(1).float()
-    for reply in sent:
+    keys = {k for reply in reference.sent for k in reply if not k.startswith("loss.")}
+    assert keys <= ALWAYS | set(reference.experiment.method.sends)
+    raw = reference.images.images.flatten(1).float()
+    for reply in reference.sent:
         for value in reply.values():
             if isinstance(value, torch.Tensor) and value.ndim > 1:
                 assert value.shape[1] != raw.shape[1] or value.is_floating_point(), "something like images was sent"
 
 
-def test_the_budget_is_kept_and_exemplars_are_own_and_old(method: str, tmp_path: Path) -> None:
-    experiment, _ = run_toy(method, tmp_path / "run")
-    scenario = experiment.scenario
+def test_the_budget_is_kept_and_exemplars_are_own_and_old(method: str, reference: Reference) -> None:
     total = 0
-    for client_id, state in experiment.engine.states.items():
+    for client_id, state in reference.experiment.engine.states.items():
         kept = state.get(EXEMPLARS)
         if not isinstance(kept, torch.Tensor):
             continue
-        own = {int(i) for t in range(2) for i in scenario.samples(t, client_id)}
+        own = {int(i) for t in range(2) for i in reference.scenario.samples(t, client_id)}
         assert set(kept.tolist()) <= own
         assert len(set(kept.tolist())) == len(kept), "an exemplar was kept twice"
         total += len(kept)
-    if experiment.method.replay is None:
+    if reference.experiment.method.replay is None:
         assert total == 0
     elif method.startswith("joint"):
         assert total == 4 * PER_CLASS
@@ -169,22 +205,18 @@ def test_the_budget_is_kept_and_exemplars_are_own_and_old(method: str, tmp_path:
         assert total == 2 * 6
 
 
-def test_bytes_are_counted(method: str, tmp_path: Path) -> None:
-    _, result = run_toy(method, tmp_path / "run")
-    traffic = result["traffic"]
-    per_task = []
-    fresh = Experiment(toy_config(method), toy_dataset())
-    for task in range(3):
-        vector = fresh.engine.begin_task(task)
-        per_task.append(value_bytes(vector))
-    expected = sum(size * 2 * 3 for size in per_task)  # 2 rounds, 3 clients
+def test_bytes_are_counted(method: str, reference: Reference) -> None:
+    result, traffic = reference.result, reference.result["traffic"]
+    fresh = Experiment(reference.config)
+    expected = sum(value_bytes(fresh.engine.begin_task(task)) * 2 * 3 for task in range(3))  # 2 rounds, 3 clients
     assert traffic["up/train/weights"] == expected
     assert traffic["down/train/weights"] == expected
     assert result["bytes_up"] == sum(v for k, v in traffic.items() if k.startswith("up/"))
     assert result["bytes_down"] == sum(v for k, v in traffic.items() if k.startswith("down/"))
-    rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
+    sent = sum(value_bytes(value) for reply in reference.sent for value in reply.values())
+    assert result["bytes_up"] == sent
     in_rounds = sum(v for k, v in traffic.items() if k.startswith("up/train/"))
-    assert sum(e["bytes_up"] for e in rounds) == in_rounds
+    assert sum(e["bytes_up"] for e in rounds_of(reference.folder)) == in_rounds
 
 
 def _dealt() -> list[list[list[int]]]:
@@ -207,9 +239,7 @@ def test_odd_clients(method: str, tmp_path: Path) -> None:
     experiment = Experiment(config, dataset, scenario)
     result = experiment.run(RunFolder.create(tmp_path / "run", config, {}), Progress(), ())
     assert np.isfinite(result["final_accuracy"])
-    weights = RunFolder.open(tmp_path / "run").checkpoints.load()
-    assert weights is not None
-    assert torch.isfinite(weights[0].weights).all()
+    assert final_weights(tmp_path / "run")
     for event in RunFolder.open(tmp_path / "run").events():
         assert all(np.isfinite(v) for v in event.get("losses", {}).values())
 
@@ -227,10 +257,8 @@ def test_a_client_that_drops_out_is_left_out(method: str, tmp_path: Path) -> Non
 
     engine.ask = unreliable  # type: ignore[method-assign]
     result = experiment.run(RunFolder.create(tmp_path / "run", experiment.config, {}), Progress(), ())
-    loaded = RunFolder.open(tmp_path / "run").checkpoints.load()
-    assert loaded is not None
-    assert torch.isfinite(loaded[0].weights).all()
-    rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
+    assert final_weights(tmp_path / "run")
+    rounds = rounds_of(tmp_path / "run")
     assert [(e["clients"], e["replied"]) for e in rounds] == [(3, 2)] * 6
     assert [e["missing"] for e in rounds] == [{"0": "asleep"}, {}] * 3
     assert [e["failed"] for e in rounds] == [{}, {"1": "broken"}] * 3

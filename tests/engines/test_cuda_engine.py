@@ -32,7 +32,7 @@ CARD = torch.cuda.is_available()
 
 @pytest.fixture(autouse=True)
 def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not CARD and "no_card" not in request.keywords:
+    if not CARD and "no_gpu" not in request.keywords:
         simulate(monkeypatch)
 
 
@@ -60,7 +60,7 @@ def difference(a: Progress, b: Progress) -> float:
     return float((a.weights - b.weights).norm() / b.weights.norm())
 
 
-@pytest.mark.no_card
+@pytest.mark.no_gpu
 @pytest.mark.skipif(CARD, reason="there is a GPU")
 def test_without_a_gpu_the_engine_is_refused_in_one_sentence() -> None:
     with pytest.raises(ConfigError, match="needs an NVIDIA GPU"):
