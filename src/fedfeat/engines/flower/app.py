@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedfeat import __version__
 
 SHIM = """from fedfeat.engines.flower.client_app import app as client
-from fedfeat.flower.server_app import app as server
+from fedfeat.runs.server_app import app as server
 
 __all__ = ["client", "server"]
 """
