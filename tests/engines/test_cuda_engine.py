@@ -14,8 +14,8 @@ from simulated_card import simulate
 
 from fedfeat.core.errors import ConfigError
 from fedfeat.data.dataset import Augmentation, Dataset
-from fedfeat.engines import CudaEngine
 from fedfeat.engines.cuda.arithmetic import Own, Plain
+from fedfeat.engines.cuda.engine import CudaEngine
 from fedfeat.engines.cuda.replica import Replica
 from fedfeat.engines.cuda.visit import Visit
 from fedfeat.federation.progress import Progress

@@ -35,12 +35,12 @@ from pathlib import Path
 
 import torch
 
-from fedfeat.flower import site
+from fedfeat.engines.flower import client
 from fedfeat.methods.registry import addon
 
 FAULTS = json.loads("""{faults}""")
 FOLDER = Path("{folder}")
-answer_properly = site.Visit._run
+answer_properly = client.ClientRun.run_op
 
 
 @addon("hurt-{name}")
@@ -68,7 +68,7 @@ def answer(self, header, request):
     return reply, state
 
 
-site.Visit._run = answer
+client.ClientRun.run_op = answer
 '''
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedfeat.engines.flower.gateway import Gateway, listen
-from fedfeat.engines.flower.wire import Limits
+from fedfeat.engines.flower.http_connection import Limits
 
 PASSES = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 HEAD = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\n"

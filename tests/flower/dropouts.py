@@ -12,7 +12,7 @@ from local_grid import NODE
 from fedfeat.algorithm.engine import Lost
 from fedfeat.core.payload import Payload
 from fedfeat.engines.flower.codec import pack, unpack
-from fedfeat.engines.flower.records import from_records, to_records
+from fedfeat.engines.flower.messages import from_records, to_records
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment, Result, start
 from fedfeat.runs.folder import RunFolder

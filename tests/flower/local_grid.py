@@ -11,9 +11,9 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedfeat.engines.flower.client_app import reply_to
-from fedfeat.engines.flower.site import Site, SiteSettings
-from fedfeat.engines.flower.source import PublicShare
+from fedfeat.engines.flower.app import reply_to
+from fedfeat.engines.flower.client import ClientSettings, FederationClient
+from fedfeat.engines.flower.client_data import ClientData
 
 Fault = Callable[[int, Message], Message | Error | None]
 NODE = 1000  # node ids begin here: they are not client ids
@@ -22,8 +22,8 @@ NODE = 1000  # node ids begin here: they are not client ids
 class LocalGrid(Grid):
     """Nodes by id; a fault may change a reply, put an error in its place, or drop it by returning None."""
 
-    def __init__(self, sites: dict[int, Site], fault: Fault | None = None) -> None:
-        self.sites, self.fault = sites, fault
+    def __init__(self, nodes: dict[int, FederationClient], fault: Fault | None = None) -> None:
+        self.nodes, self.fault = nodes, fault
         self.replies: dict[str, Message] = {}
         self.asked: list[tuple[int, str]] = []
         self._numbers = itertools.count()
@@ -40,7 +40,7 @@ class LocalGrid(Grid):
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
-        return list(self.sites)
+        return list(self.nodes)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         ids = []
@@ -56,7 +56,7 @@ class LocalGrid(Grid):
     def _deliver(self, message: Message) -> Message | None:
         node, kind = message.metadata.dst_node_id, message.metadata.message_type.removeprefix("query.")
         self.asked.append((node, kind))
-        reply = reply_to(self.sites[node], kind, message)
+        reply = reply_to(self.nodes[node], kind, message)
         if self.fault is None or kind == "hello":
             return reply
         changed = self.fault(node, reply)
@@ -71,12 +71,15 @@ class LocalGrid(Grid):
         raise NotImplementedError
 
 
-def local_sites(folder: Path, data: Path | None, clients: int = 3, *, known_ids: bool = True) -> dict[int, Site]:
+def local_nodes(
+    folder: Path, data: Path | None, clients: int = 3, *, known_ids: bool = True
+) -> dict[int, FederationClient]:
     """Clients that look for their data at a path; in the order of nodes, which is not that of ids."""
     order = reversed(range(clients))
     return {
-        NODE + place: Site(
-            SiteSettings(folder / f"site{k}", f"site{k}", k if known_ids else None, device="cpu"), PublicShare(data)
+        NODE + place: FederationClient(
+            ClientSettings(folder / f"client{k}", f"client{k}", k if known_ids else None, device="cpu"),
+            ClientData(data),
         )
         for place, k in enumerate(order)
     }

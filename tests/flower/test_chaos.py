@@ -28,7 +28,7 @@ from federations import eventually, processes_that_mention
 
 from fedfeat.core.errors import FedfeatError
 from fedfeat.engines.flower.addresses import free_port
-from fedfeat.engines.flower.processes import Gateway
+from fedfeat.engines.flower.processes import GatewayProcess
 from fedfeat.runs import deploy
 from fedfeat.runs.experiment import Result
 from fedfeat.runs.folder import RunFolder
@@ -229,7 +229,7 @@ def test_a_gateway_that_is_killed_in_a_round_changes_nothing(tmp_path: Path) -> 
 
 def gateway_pid(hurt: Hurt) -> int:
     """Return the process of the gateway, which its guard notes in a file."""
-    return Gateway(hurt.server.link.folder, hurt.server.link, host="127.0.0.1").pid
+    return GatewayProcess(hurt.server.link.folder, hurt.server.link, host="127.0.0.1").pid
 
 
 def run_as_a_service(hurt: Hurt) -> Result:

@@ -11,9 +11,9 @@ import pytest
 import torch
 from dropouts import VICTIM, config_for, in_process_without, once_in, with_payload
 from flwr.app import Error, Message
-from local_grid import NODE, LocalGrid, local_sites
+from local_grid import NODE, LocalGrid, local_nodes
 
-from fedfeat.engines.flower.records import from_records, to_records
+from fedfeat.engines.flower.messages import from_records, to_records
 from fedfeat.federation.outcome import TooFewClients
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
@@ -79,7 +79,7 @@ def test_a_lost_reply_leaves_the_rest_as_in_process(name: str, tmp_path: Path) -
     spoil, fate, reason = SPOILS[name]
     config = config_for(tmp_path)
     RunFolder.create(tmp_path / "run", config, {})
-    grid = LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz"), once_in(1, 0, spoil))
+    grid = LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz"), once_in(1, 0, spoil))
     result = run_in(tmp_path / "run", grid)
     weights = RunFolder.open(tmp_path / "run").checkpoints.load()
     assert weights is not None
@@ -95,7 +95,7 @@ def test_a_lost_reply_leaves_the_rest_as_in_process(name: str, tmp_path: Path) -
 
 def test_an_app_that_cannot_be_loaded_costs_one_client_and_says_what_to_do(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", config_for(tmp_path), {})
-    grid = LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz"), once_in(0, 0, lambda m: Error(1, "no such module")))
+    grid = LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz"), once_in(0, 0, lambda m: Error(1, "no such module")))
     (short,) = run_in(tmp_path / "run", grid)["rounds_with_fewer_clients"]
     hint = "no such module (1); install the same versions of fedfeat and flwr on all machines"
     assert short["failed"] == {str(VICTIM): hint}
@@ -103,7 +103,7 @@ def test_an_app_that_cannot_be_loaded_costs_one_client_and_says_what_to_do(tmp_p
 
 def test_an_app_that_nobody_can_load_ends_the_run_with_the_same_words(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", config_for(tmp_path), {})
-    grid = LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz"), lambda node, m: Error(1, "no such module"))
+    grid = LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz"), lambda node, m: Error(1, "no such module"))
     with pytest.raises(TooFewClients, match="install the same versions"):
         run_in(tmp_path / "run", grid)
 
@@ -121,7 +121,7 @@ def test_whatever_reading_a_reply_raises_costs_that_reply_alone(
 
     monkeypatch.setattr("fedfeat.engines.flower.engine.fault_of", fault)
     RunFolder.create(tmp_path / "run", config_for(tmp_path, "finetune"), {})
-    result = run_in(tmp_path / "run", LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz")))
+    result = run_in(tmp_path / "run", LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz")))
     (short,) = result["rounds_with_fewer_clients"]
     assert list(short["failed"].values()) == ["the reply cannot be used (ZeroDivisionError: oh)"]
 
@@ -143,7 +143,7 @@ def test_an_entry_that_is_too_short_costs_one_client(name: str, tmp_path: Path) 
         return with_payload(reply, change) if struck else reply
 
     RunFolder.create(tmp_path / "run", config_for(tmp_path, method), {})
-    result = run_in(tmp_path / "run", LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz"), fault))
+    result = run_in(tmp_path / "run", LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz"), fault))
     assert result["rounds_with_fewer_clients"]
     assert all(list(short["failed"]) == [str(VICTIM)] for short in result["rounds_with_fewer_clients"])
 
@@ -152,13 +152,13 @@ def test_an_entry_that_is_too_short_costs_one_client(name: str, tmp_path: Path) 
 def test_a_client_that_was_away_when_a_task_began_gets_what_it_missed(method: str, tmp_path: Path) -> None:
     config = config_for(tmp_path, method)
     RunFolder.create(tmp_path / "run", config, {})
-    sites = local_sites(tmp_path, tmp_path / "toy.npz")
-    grid = LocalGrid(sites)
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
+    grid = LocalGrid(nodes)
 
     def connected() -> list[int]:
         done = sum(e["event"] == "round" for e in RunFolder(tmp_path / "run").events())
         finished = sum(e["event"] == "task" for e in RunFolder(tmp_path / "run").events())
-        return [node for node in sites if (done, finished) != (2, 1) or node != NODE + VICTIM]
+        return [node for node in nodes if (done, finished) != (2, 1) or node != NODE + VICTIM]
 
     grid.get_node_ids = connected  # type: ignore[method-assign]
     result = run_in(tmp_path / "run", grid)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
-from local_grid import LocalGrid, local_sites
+from local_grid import LocalGrid, local_nodes
 
 from fedfeat.config import Config
 from fedfeat.core.payload import Payload
 from fedfeat.engines.flower.codec import pack
 from fedfeat.engines.flower.engine import FlowerEngine
-from fedfeat.engines.flower.post import Answer, Post
+from fedfeat.engines.flower.messages import Channel, Reply
 from fedfeat.methods import all_methods
 from fedfeat.runs.experiment import Experiment, Result, start
 from fedfeat.runs.folder import RunFolder
@@ -50,7 +50,7 @@ def test_every_tensor_of_a_reply_comes_to_the_servers_device(tmp_path: Path) -> 
     (tmp_path / "run").mkdir()
 
     def engine(*parts: Any) -> FlowerEngine:
-        return FlowerEngine(*parts, post=Post(LocalGrid({})), folder=tmp_path / "run")
+        return FlowerEngine(*parts, channel=Channel(LocalGrid({})), folder=tmp_path / "run")
 
     made = Experiment(config, engine=engine).engine
     assert isinstance(made, FlowerEngine)
@@ -58,7 +58,7 @@ def test_every_tensor_of_a_reply_comes_to_the_servers_device(tmp_path: Path) -> 
     made.device = torch.device("meta")
     payload: Payload = {"weights": weights, "samples": 3, "control_change": torch.zeros(made.model.num_trainable)}
     header = {"generation": 1, "exemplars": 0, "seconds": 0.1}
-    reply = made._read(0, "train", {"weights": weights}, Answer(header, pack(payload), 0.1))
+    reply = made._read(0, "train", {"weights": weights}, Reply(header, pack(payload), 0.1))
     assert isinstance(reply, dict)
     assert {k: str(v.device) for k, v in reply.items() if isinstance(v, torch.Tensor)} == {
         "weights": "meta",
@@ -70,7 +70,7 @@ def test_every_tensor_of_a_reply_comes_to_the_servers_device(tmp_path: Path) -> 
 def test_same_bytes_as_in_process(method: str, tmp_path: Path) -> None:
     here, there = both(method, tmp_path)
     expected = start(here, tmp_path / "here")
-    grid = LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz"))
+    grid = LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz"))
     result = federated(there, tmp_path / "there", grid)
     assert comparable(result) == comparable(expected)
     assert weights(tmp_path / "there") == weights(tmp_path / "here")

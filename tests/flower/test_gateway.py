@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 import h11
 from door import HEAD, PASSES, SMUGGLED, Door, status_of, within_door
 
-from fedfeat.engines.flower.admission import refusal
+from fedfeat.engines.flower.http_connection import refusal
 
 
 def test_a_client_request_passes_with_its_body_and_answer() -> None:

@@ -22,12 +22,11 @@ from fedfeat.config import Config
 from fedfeat.core.errors import ConfigError, DataError
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.data.owned import read_own
-from fedfeat.engines import InProcessEngine
+from fedfeat.engines.flower.client import ClientRun, ClientSettings, FederationClient
+from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.codec import pack, unpack
-from fedfeat.engines.flower.own_data import ClientData
-from fedfeat.engines.flower.protocol import PROTOCOL, config_to_send
-from fedfeat.engines.flower.records import from_records, to_records
-from fedfeat.engines.flower.site import Site, SiteSettings, Visit
+from fedfeat.engines.flower.messages import PROTOCOL, config_to_send, from_records, to_records
+from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import fault_of_tables
 from fedfeat.federation.outcome import TooFewClients
 from fedfeat.methods import all_methods
@@ -42,13 +41,13 @@ CLASSES = [name for task in TASKS for name in task]
 SCALARS = {"samples", "loss.ce", "loss.tts", "loss.gsa", "loss.first_epoch", "prior_head", "prior_tail", "num_tail"}
 
 
-def own_site(tmp_path: Path, name: str, path: Path) -> Site:
-    return Site(SiteSettings(tmp_path / "sites" / name, name, device="cpu"), ClientData(path))
+def own_client(tmp_path: Path, name: str, path: Path) -> FederationClient:
+    return FederationClient(ClientSettings(tmp_path / "sites" / name, name, device="cpu"), ClientData(path))
 
 
-def own_sites(tmp_path: Path) -> dict[int, Site]:
+def own_nodes(tmp_path: Path) -> dict[int, FederationClient]:
     folders = write_owners(tmp_path / "data")
-    return {NODE + k: own_site(tmp_path, name, path) for k, (name, path) in enumerate(folders.items())}
+    return {NODE + k: own_client(tmp_path, name, path) for k, (name, path) in enumerate(folders.items())}
 
 
 def federated(config: Config, folder: Path, grid: LocalGrid) -> Result:
@@ -76,7 +75,7 @@ def said() -> Iterator[list[str]]:
 @pytest.mark.parametrize("method", all_methods())
 def test_every_method_runs_on_clients_own_images(method: str, tmp_path: Path) -> None:
     config = own_config(method, train={"rounds": 2})
-    result = federated(config, tmp_path / "run", LocalGrid(own_sites(tmp_path)))
+    result = federated(config, tmp_path / "run", LocalGrid(own_nodes(tmp_path)))
     assert result["rounds_with_fewer_clients"] == []
     assert np.sum(result["confusion"], axis=1).tolist() == held_back().sum(axis=0).tolist()
     expected = [[held_back()[:, :2].sum()], [held_back()[:, :2].sum(), held_back()[:, 2:].sum()]]
@@ -85,7 +84,7 @@ def test_every_method_runs_on_clients_own_images(method: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("method", ["fedcbdr+feat", "herding+feat"])
 def test_what_was_learned_and_what_left(method: str, tmp_path: Path) -> None:
-    result = federated(own_config(method), tmp_path / "run", LocalGrid(own_sites(tmp_path)))
+    result = federated(own_config(method), tmp_path / "run", LocalGrid(own_nodes(tmp_path)))
     assert result["accuracy_matrix"][0][0] >= 90
     assert min(result["accuracy_matrix"][1]) >= 90
     rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
@@ -107,7 +106,7 @@ def test_what_was_learned_and_what_left(method: str, tmp_path: Path) -> None:
 
 def test_tables_add_up_to_those_of_all_test_images_together(tmp_path: Path) -> None:
     config = own_config("herding+feat")
-    result = federated(config, tmp_path / "run", LocalGrid(own_sites(tmp_path)))
+    result = federated(config, tmp_path / "run", LocalGrid(own_nodes(tmp_path)))
     names = named_classes(config.scenario)
     parts = [read_own(tmp_path / "data" / name, config.data, names, config.seed) for name in OWNERS]
     pooled = replace(
@@ -130,7 +129,7 @@ def test_tables_add_up_to_those_of_all_test_images_together(tmp_path: Path) -> N
 def test_a_repeated_run_has_the_same_bytes(tmp_path: Path) -> None:
     config = own_config("herding+feat", train={"rounds": 2})
     for name in ("one", "two"):
-        federated(config, tmp_path / name / "run", LocalGrid(own_sites(tmp_path / name)))
+        federated(config, tmp_path / name / "run", LocalGrid(own_nodes(tmp_path / name)))
     one, two = (_progress(tmp_path / name / "run").weights for name in ("one", "two"))
     assert one.numpy().tobytes() == two.numpy().tobytes()
 
@@ -141,7 +140,7 @@ def test_a_client_that_fails_in_evaluation_is_left_out(tmp_path: Path) -> None:
         return None if node == NODE and '"tables"' in packed.manifest else reply
 
     config = own_config("herding+feat", federation={"deadline": 0.2}, train={"rounds": 1})
-    result = federated(config, tmp_path / "run", LocalGrid(own_sites(tmp_path), fault))
+    result = federated(config, tmp_path / "run", LocalGrid(own_nodes(tmp_path), fault))
     assert np.sum(result["confusion"], axis=1).tolist() == held_back()[1:].sum(axis=0).tolist()
     fewer = [(e["task"], e["op"], e["clients"], e["replied"], list(e["missing"])) for e in _fewer(result)]
     assert fewer == [(1, "evaluate", 3, 2, ["0"]), (2, "evaluate", 3, 2, ["0"])]
@@ -156,7 +155,7 @@ def test_a_client_that_counts_below_zero_is_left_out(tmp_path: Path) -> None:
         return reply
 
     config = own_config("finetune", train={"rounds": 1})
-    result = federated(config, tmp_path / "run", LocalGrid(own_sites(tmp_path), fault))
+    result = federated(config, tmp_path / "run", LocalGrid(own_nodes(tmp_path), fault))
     assert np.sum(result["confusion"], axis=1).tolist() == held_back()[1:].sum(axis=0).tolist()
     assert [(e["op"], e["failed"]) for e in _fewer(result)] == [("evaluate", {"0": "a count below zero"})] * 2
 
@@ -183,7 +182,7 @@ def test_tables_that_cannot_be_added_are_refused(change: dict[str, Any], fault: 
 
 def test_classes_that_do_not_meet_are_named_once(tmp_path: Path, said: list[str]) -> None:
     config = own_config("finetune", train={"rounds": 1}, scenario={"task_names": [*TASKS, ["unicorn", "yeti"]]})
-    result = federated(config, tmp_path / "run", LocalGrid(own_sites(tmp_path)))
+    result = federated(config, tmp_path / "run", LocalGrid(own_nodes(tmp_path)))
     assert len(result["accuracy_matrix"]) == 3
     (unused,) = [line for line in said if "not used" in line]
     assert unused.endswith("clinic-b: not used, since no task of this federation names them: zebra")
@@ -194,7 +193,7 @@ def test_classes_that_do_not_meet_are_named_once(tmp_path: Path, said: list[str]
 def test_hello_tells_names_of_classes_and_nothing_of_images(tmp_path: Path) -> None:
     config = own_config("finetune")
     greeting = {"protocol": PROTOCOL, "run": "r1", "config": config_to_send(config)}
-    hellos = [site.hello(greeting) for site in own_sites(tmp_path).values()]
+    hellos = [client.hello(greeting) for client in own_nodes(tmp_path).values()]
     assert not any("machine" in h for h in hellos)
     assert [h["classes"] for h in hellos] == [["cat", "ship"], ["cat", "dog", "truck"], ["ship", "truck"]]
     # What all of them agree on with the server does not depend on anybody's images.
@@ -206,36 +205,36 @@ def test_names_of_private_files_stay_at_the_client(
 ) -> None:
     data = write_owners(tmp_path / "data")["clinic-a"]
     greeting = {"protocol": PROTOCOL, "run": "r1", "config": config_to_send(own_config("finetune"))}
-    site = own_site(tmp_path, "a", data)
-    site.hello(greeting)
+    client = own_client(tmp_path, "a", data)
+    client.hello(greeting)
     for error in (DataError("/srv/jane-doe.png: broken"), OSError("/srv/jane-doe.png: gone")):
         told = {"failed": f"{type(error).__name__}: see the client's log"}
-        monkeypatch.setattr(Visit, "answer", Mock(side_effect=error))
-        assert site.ask({"run": "r1", "op": "train"}, pack({}))[0] == told
+        monkeypatch.setattr(ClientRun, "answer", Mock(side_effect=error))
+        assert client.ask({"run": "r1", "op": "train"}, pack({}))[0] == told
         assert any("train failed" in line and str(error) in line for line in said)
     (data / "cat" / "john-doe.png").write_bytes(b"not an image")
-    hello = own_site(tmp_path, "a", data).hello(greeting)
+    hello = own_client(tmp_path, "a", data).hello(greeting)
     assert hello == {"name": "a", "refused": "DataError: see the client's log"}
     assert any("john-doe.png" in line for line in said)
     monkeypatch.setattr(ClientData, "open", Mock(side_effect=PermissionError("/srv/jane-doe.png")))
-    assert own_site(tmp_path, "a", data).hello(greeting)["refused"] == "PermissionError: see the client's log"
+    assert own_client(tmp_path, "a", data).hello(greeting)["refused"] == "PermissionError: see the client's log"
 
 
 def test_a_server_of_another_protocol_is_told_so(tmp_path: Path) -> None:
-    hello = own_site(tmp_path, "a", tmp_path).hello({"protocol": PROTOCOL + 1, "run": "r1"})
+    hello = own_client(tmp_path, "a", tmp_path).hello({"protocol": PROTOCOL + 1, "run": "r1"})
     assert "install the same version of fedfeat on both" in hello["refused"]
 
 
 def test_images_may_change_only_in_classes_still_to_come(tmp_path: Path, said: list[str]) -> None:
     data = write_owners(tmp_path / "data")["clinic-a"]
     config = own_config("herding+feat", scenario={"clients": 1}, train={"rounds": 1})
-    grid = LocalGrid({NODE: own_site(tmp_path, "a", data)})
+    grid = LocalGrid({NODE: own_client(tmp_path, "a", data)})
     run = _first_task_only(config, tmp_path / "run", grid)
     greeting = {"protocol": PROTOCOL, "run": run, "config": config_to_send(config)}
     write_images(data, "ship", 5, seed=1)
-    assert "refused" not in own_site(tmp_path, "a", data).hello(greeting)
+    assert "refused" not in own_client(tmp_path, "a", data).hello(greeting)
     write_images(data, "cat", 1, seed=1)
-    assert own_site(tmp_path, "a", data).hello(greeting)["refused"] == "DataError: see the client's log"
+    assert own_client(tmp_path, "a", data).hello(greeting)["refused"] == "DataError: see the client's log"
     assert any("the images of cat are not those that this client began the run with" in line for line in said)
 
 
@@ -265,7 +264,7 @@ def test_the_server_cannot_undo_a_clients_mask(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(LeverageChoice, "masked_features", listen)
     config = own_config("fedcbdr", scenario={"clients": 1}, train={"rounds": 1})
     data = write_owners(tmp_path / "data")["clinic-a"]
-    federated(config, tmp_path / "run", LocalGrid({NODE: own_site(tmp_path, "a", data)}))
+    federated(config, tmp_path / "run", LocalGrid({NODE: own_client(tmp_path, "a", data)}))
     ((client, sent),) = seen
     rotated = sent @ shared_rotation(config.seed, 0, sent.shape[1]).T
     assert client.secret is not None
@@ -293,16 +292,16 @@ def _fewer(result: Result) -> list[dict[str, Any]]:
 
 def _first_task_only(config: Config, folder: Path, grid: LocalGrid) -> str:
     """Run until task 1 was evaluated, then lose the only client; return the run's name."""
-    site = grid.sites[NODE]
+    client = grid.nodes[NODE]
 
     def leave(node: int, reply: Message) -> Message:
         if '"tables"' in from_records(reply.content)[1].manifest:
-            grid.sites.clear()
+            grid.nodes.clear()
         return reply
 
     grid.fault = leave
     hasty = config.federation.model_copy(update={"deadline": 0.1, "wait": 0.1})
     with pytest.raises(TooFewClients):
         federated(config.model_copy(update={"federation": hasty}), folder, grid)
-    assert site._open is not None
-    return site._open.run
+    assert client.run is not None
+    return client.run.name

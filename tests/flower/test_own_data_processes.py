@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from fedfeat.cli import app
 from fedfeat.config import Config
-from fedfeat.engines.flower.own_data import ClientData
-from fedfeat.engines.flower.site import Site, SiteSettings
+from fedfeat.engines.flower.client import ClientSettings, FederationClient
+from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.runs import deploy
 from fedfeat.runs.deploy import Server
 from fedfeat.runs.folder import RunFolder
@@ -82,12 +82,12 @@ def sent_by_clients(folder: Path, run: Path) -> dict[str, int]:
 
 
 def run_without_processes(config: Config, folder: Path, data: Path) -> None:
-    sites = {
-        NODE + k: Site(SiteSettings(folder.parent / name, name, device="cpu"), ClientData(data / name))
+    nodes = {
+        NODE + k: FederationClient(ClientSettings(folder.parent / name, name, device="cpu"), ClientData(data / name))
         for k, name in enumerate(OWNERS)
     }
     deploy.prepare_run(config, folder)
-    run_in(folder, LocalGrid(sites))
+    run_in(folder, LocalGrid(nodes))
 
 
 def test_the_command_finds_one_folder_per_client(tmp_path: Path) -> None:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from local_grid import NODE, LocalGrid, local_sites
+from local_grid import NODE, LocalGrid, local_nodes
 from own_images import own_config, write_owners
 
-from fedfeat.engines.flower.own_data import ClientData
-from fedfeat.engines.flower.site import Site, SiteSettings
+from fedfeat.engines.flower.client import ClientSettings, FederationClient
+from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.runs import deploy
 from fedfeat.runs.experiment import start
 from fedfeat.runs.folder import RunFolder
@@ -30,7 +30,7 @@ def test_same_bytes_as_in_process(privacy: dict[str, float], tmp_path: Path) -> 
     changes["data"] = {"path": str(write_toy(tmp_path / "toy.npz"))}
     here = start(toy_config("fedcbdr+feat", **changes), tmp_path / "here")
     RunFolder.create(tmp_path / "there", toy_config("fedcbdr+feat", engine={"name": "flower"}, **changes), {})
-    there = run_in(tmp_path / "there", LocalGrid(local_sites(tmp_path, tmp_path / "toy.npz")))
+    there = run_in(tmp_path / "there", LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz")))
     assert weights(tmp_path / "there") == weights(tmp_path / "here")
     assert there["privacy"] == here["privacy"]
     assert there["accuracy_matrix"] == here["accuracy_matrix"]
@@ -41,11 +41,11 @@ def test_owners_of_data_draw_noise_that_cannot_be_drawn_again(tmp_path: Path) ->
     config = own_config("finetune", model={"norm": "group"}, privacy={"clip": 0.1, "noise": 0.1}, train={"rounds": 1})
     results = []
     for attempt in ("one", "two"):
-        sites = {
-            NODE + k: Site(SiteSettings(tmp_path / attempt / name, name, device="cpu"), ClientData(path))
+        nodes = {
+            NODE + k: FederationClient(ClientSettings(tmp_path / attempt / name, name, device="cpu"), ClientData(path))
             for k, (name, path) in enumerate(data.items())
         }
         deploy.prepare_run(config, tmp_path / attempt / "run")
-        results.append(run_in(tmp_path / attempt / "run", LocalGrid(sites)))
+        results.append(run_in(tmp_path / attempt / "run", LocalGrid(nodes)))
     assert weights(tmp_path / "one" / "run") != weights(tmp_path / "two" / "run")
     assert results[0]["privacy"]["not_covered"] == ["samples", "losses", "classes", "energies", "exemplars", "tables"]

@@ -18,10 +18,10 @@ if not Path("/proc/self/stat").exists():
 
 from federations import eventually, processes_that_mention, running
 
+from fedfeat.core.errors import ConfigError
 from fedfeat.engines.flower.addresses import join_address
 from fedfeat.engines.flower.control import Control
-from fedfeat.engines.flower.processes import Process, ProcessError, SuperExec, SuperLink, SuperNode
-from fedfeat.engines.flower.supervise import offline_environment
+from fedfeat.engines.flower.processes import Process, ProcessError, SuperExec, SuperLink, SuperNode, offline_environment
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -102,7 +102,7 @@ def test_a_polite_command_may_clean_up(tmp_path: Path) -> None:
 PARENT = """
 import sys, time
 from pathlib import Path
-from fedfeat.flower.processes import Process
+from fedfeat.engines.flower.processes import Process
 script = "setsid sleep MARK & sleep MARK"
 job = Process(Path(sys.argv[1]), "job", ["/bin/sh", "-c", script]).start().wait_ready()
 print("ready", flush=True)
@@ -135,13 +135,12 @@ def test_a_killed_guard_takes_its_command_along(tmp_path: Path) -> None:
 
 def test_the_environment_keeps_flower_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "intranet")
-    environment = offline_environment(tmp_path, {"MINE": "1"})
+    environment = offline_environment(tmp_path)
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
     assert environment["FLWR_DISABLE_UPDATE_CHECK"] == "1"
     assert environment["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
     assert environment["FLWR_HOME"] == str(tmp_path)
     assert environment["NO_PROXY"] == "intranet,127.0.0.1,localhost"
-    assert environment["MINE"] == "1"
 
 
 def test_addresses() -> None:
@@ -158,7 +157,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuperLink]:
 
 
 def test_a_port_in_use_is_refused_rather_than_taken_for_ours(server: SuperLink, tmp_path: Path) -> None:
-    with pytest.raises(ProcessError, match="Address already in use; choose another"):
+    with pytest.raises(ConfigError, match="Address already in use; choose another"):
         SuperLink(tmp_path, port=server.port).start()
 
 

@@ -14,9 +14,8 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from fedfeat.core.errors import ConfigError
 from fedfeat.engines.flower import keys
-from fedfeat.engines.flower.addresses import free_port
+from fedfeat.engines.flower.addresses import check_server, free_port
 from fedfeat.engines.flower.gateway import server_tls
-from fedfeat.engines.flower.reach import check_server
 
 HEALTHY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

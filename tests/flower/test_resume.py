@@ -10,16 +10,15 @@ from typing import Any
 import pytest
 from dropouts import QUICK, VICTIM, config_for, same_outcome, uninterrupted
 from flwr.app import Error, Message
-from local_grid import NODE, LocalGrid, local_sites
+from local_grid import NODE, LocalGrid, local_nodes
 from own_images import own_config, write_owners
 
 from fedfeat.core.errors import CheckpointError
 from fedfeat.core.payload import Payload
+from fedfeat.engines.flower.client import ClientRun, ClientSettings, FederationClient
+from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.codec import pack
-from fedfeat.engines.flower.own_data import ClientData
-from fedfeat.engines.flower.protocol import PROTOCOL, config_to_send
-from fedfeat.engines.flower.records import from_records
-from fedfeat.engines.flower.site import Site, SiteSettings, Visit
+from fedfeat.engines.flower.messages import PROTOCOL, config_to_send, from_records
 from fedfeat.federation.outcome import TooFewClients
 from fedfeat.runs import deploy
 from fedfeat.runs.folder import RunFolder
@@ -30,13 +29,13 @@ from toy import toy_config
 def count_work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int, str]]:
     """Note every operation that a client really runs."""
     worked: list[tuple[int, int, int, str]] = []
-    run = Visit._run
+    run = ClientRun.run_op
 
-    def counted(self: Visit, header: Any, request: Payload) -> Any:
+    def counted(self: ClientRun, header: Any, request: Payload) -> Any:
         worked.append((header["client"], header["task"], header["round"], header["op"]))
         return run(self, header, request)
 
-    monkeypatch.setattr(Visit, "_run", counted)
+    monkeypatch.setattr(ClientRun, "run_op", counted)
     return worked
 
 
@@ -48,9 +47,13 @@ class WatchedGrid(LocalGrid):
     """A watcher hears of every operation before and after a client worked on it; False drops the reply."""
 
     def __init__(
-        self, sites: dict[int, Site], *, before: Callable[[Any], None] | None = None, after: Callable[[Any], bool]
+        self,
+        nodes: dict[int, FederationClient],
+        *,
+        before: Callable[[Any], None] | None = None,
+        after: Callable[[Any], bool],
     ) -> None:
-        super().__init__(sites)
+        super().__init__(nodes)
         self.before, self.after = before, after
 
     def _deliver(self, message: Message) -> Message | None:
@@ -70,11 +73,11 @@ def test_a_server_killed_after_any_exchange_resumes_without_training_twice(
     config = config_for(tmp_path, method)
     expected = uninterrupted(tmp_path, method)
     worked = count_work(monkeypatch)
-    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
     RunFolder.create(tmp_path / "run", config, {})
     result = None
     for attempt in range(40):
-        grid = LocalGrid(sites)
+        grid = LocalGrid(nodes)
         # One is the hello. The end of a task takes up to three, and has to be done in one life.
         pull, left = grid.pull_messages, iter(range(2 + 2 * (attempt % 2)))
 
@@ -86,8 +89,8 @@ def test_a_server_killed_after_any_exchange_resumes_without_training_twice(
 
         grid.pull_messages = dying  # type: ignore[method-assign]
         if attempt % 2:  # now and then the clients' processes are new as well: all they know is on disk
-            sites = local_sites(tmp_path, tmp_path / "toy.npz")
-            grid.sites = sites
+            nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
+            grid.nodes = nodes
         try:
             result = run_in(tmp_path / "run", grid)
             break
@@ -103,7 +106,7 @@ def test_too_few_clients_stop_the_run_and_it_resumes(tmp_path: Path, monkeypatch
     config = config_for(tmp_path)
     expected = uninterrupted(tmp_path, "fedcbdr+feat")
     worked = count_work(monkeypatch)
-    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
     RunFolder.create(tmp_path / "run", config, {})
     seen: list[int] = []
 
@@ -112,11 +115,11 @@ def test_too_few_clients_stop_the_run_and_it_resumes(tmp_path: Path, monkeypatch
         return reply if len(seen) <= 6 or node == NODE else Error(5, "Node Unavailable")
 
     with pytest.raises(TooFewClients) as caught:
-        run_in(tmp_path / "run", LocalGrid(sites, strike))
+        run_in(tmp_path / "run", LocalGrid(nodes, strike))
     message = str(caught.value)
     assert "1 of 3 clients replied, and federation.quorum asks for 2" in message
     assert "client 0 missing: Node Unavailable (5)" in message
-    result = run_in(tmp_path / "run", LocalGrid(sites))
+    result = run_in(tmp_path / "run", LocalGrid(nodes))
     assert same_outcome(tmp_path / "run", result, expected)
     assert len(worked) == len(set(worked)), "an operation was run twice"
 
@@ -126,19 +129,19 @@ def test_a_client_whose_disk_was_lost_is_told_everything_again(method: str, tmp_
     config = config_for(tmp_path, method)
     config = config.model_copy(update={"train": config.train.model_copy(update={"rounds": 3})})
     RunFolder.create(tmp_path / "run", config, {})
-    sites = local_sites(tmp_path, tmp_path / "toy.npz")
-    grid = LocalGrid(sites)
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
+    grid = LocalGrid(nodes)
     push = grid.push_messages
 
     def losing(messages: Any) -> Any:
         header = from_records(messages[0].content)[0]
         if (header.get("task"), header.get("round"), header.get("op")) == (1, 1, "train"):
-            fresh = local_sites(tmp_path, tmp_path / "toy.npz")
-            store = tmp_path / "site1" / header["run"] / "store"
+            fresh = local_nodes(tmp_path, tmp_path / "toy.npz")
+            store = tmp_path / "client1" / header["run"] / "store"
             if (store / "journal.json").exists() and not (tmp_path / "lost").exists():
                 shutil.rmtree(store)
                 (tmp_path / "lost").touch()
-                grid.sites[NODE + VICTIM] = fresh[NODE + VICTIM]
+                grid.nodes[NODE + VICTIM] = fresh[NODE + VICTIM]
         return push(messages)
 
     grid.push_messages = losing  # type: ignore[method-assign]
@@ -155,7 +158,7 @@ def test_a_client_whose_disk_was_lost_is_told_everything_again(method: str, tmp_
 def test_a_request_that_differs_after_a_restart_is_no_loss(reopened: bool, tmp_path: Path) -> None:
     config = config_for(tmp_path, "fedcbdr")
     expected = uninterrupted(tmp_path, "fedcbdr")
-    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
     RunFolder.create(tmp_path / "run", config, {})
 
     def late_then_killed(header: Any) -> bool:
@@ -164,26 +167,26 @@ def test_a_request_that_differs_after_a_restart_is_no_loss(reopened: bool, tmp_p
         return (header["op"], header["client"]) != ("masked_features", VICTIM)
 
     with pytest.raises(Killed):
-        run_in(tmp_path / "run", WatchedGrid(sites, after=late_then_killed))
+        run_in(tmp_path / "run", WatchedGrid(nodes, after=late_then_killed))
     if reopened:
-        sites = local_sites(tmp_path, tmp_path / "toy.npz")
+        nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
     # Now all clients reply, so the server asks for other blocks of the same matrix.
-    result = run_in(tmp_path / "run", LocalGrid(sites))
+    result = run_in(tmp_path / "run", LocalGrid(nodes))
     assert result["rounds_with_fewer_clients"] == []
     assert same_outcome(tmp_path / "run", result, expected)
 
 
 def test_another_request_is_no_loss_though_the_state_goes_back(tmp_path: Path) -> None:
     config = config_for(tmp_path, "replay")
-    site = local_sites(tmp_path, tmp_path / "toy.npz", 1)[NODE]
-    site.hello({"protocol": PROTOCOL, "run": "r1", "config": config_to_send(config)})
+    client = local_nodes(tmp_path, tmp_path / "toy.npz", 1)[NODE]
+    client.hello({"protocol": PROTOCOL, "run": "r1", "config": config_to_send(config)})
     header = {"run": "r1", "op": "keep_random", "task": 0, "round": 1, "client": 0, "generation": 0}
-    first = site.ask(header, pack({"quota": 3}))[0]
+    first = client.ask(header, pack({"quota": 3}))[0]
     assert (first["generation"], first["exemplars"]) == (1, 3)
-    second = site.ask({**header, "generation": 1}, pack({"quota": 2}))[0]
+    second = client.ask({**header, "generation": 1}, pack({"quota": 2}))[0]
     assert "failed" not in second
     assert (second["generation"], second["exemplars"]) == (1, 2)
-    assert site.ask({**header, "op": "other", "generation": 2}, pack({}))[0]["forgot"]
+    assert client.ask({**header, "op": "other", "generation": 2}, pack({}))[0]["forgot"]
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -193,15 +196,17 @@ def test_a_state_lost_at_the_end_of_a_task_is_made_up_for_in_the_next(killed: bo
     RunFolder.create(tmp_path / "run", config, {})
     done: set[str] = set()
 
-    def owner(client: int) -> Site:
+    def owner(client: int) -> FederationClient:
         name, path = list(owners.items())[client]
-        return Site(SiteSettings(tmp_path / f"site{client}", name, client, device="cpu"), ClientData(path))
+        return FederationClient(
+            ClientSettings(tmp_path / f"client{client}", name, client, device="cpu"), ClientData(path)
+        )
 
     def lose(header: Any) -> None:
         if (header["task"], header["op"], header["client"]) == (0, "evaluate", VICTIM) and "lost" not in done:
             done.add("lost")
-            shutil.rmtree(tmp_path / f"site{VICTIM}" / header["run"] / "store")
-            sites[NODE + VICTIM] = owner(VICTIM)
+            shutil.rmtree(tmp_path / f"client{VICTIM}" / header["run"] / "store")
+            nodes[NODE + VICTIM] = owner(VICTIM)
 
     def kill(header: Any) -> bool:
         if killed and (header["task"], header["op"]) == (1, "train") and "killed" not in done:
@@ -209,11 +214,11 @@ def test_a_state_lost_at_the_end_of_a_task_is_made_up_for_in_the_next(killed: bo
             raise Killed
         return True
 
-    sites = {NODE + k: owner(k) for k in range(len(owners))}
+    nodes = {NODE + k: owner(k) for k in range(len(owners))}
     if killed:
         with pytest.raises(Killed):
-            run_in(tmp_path / "run", WatchedGrid(sites, before=lose, after=kill))
-    result = run_in(tmp_path / "run", WatchedGrid(sites, before=lose, after=kill))
+            run_in(tmp_path / "run", WatchedGrid(nodes, before=lose, after=kill))
+    result = run_in(tmp_path / "run", WatchedGrid(nodes, before=lose, after=kill))
     assert "lost" in done
     fewer = result["rounds_with_fewer_clients"]
     assert [(f["task"], f["op"]) for f in fewer] == [(1, "evaluate")]

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from dropouts import config_for
 from flwr.proto.node_pb2 import NodeInfo
-from local_grid import NODE, LocalGrid, local_sites
+from local_grid import NODE, LocalGrid, local_nodes
 
-from fedfeat.engines.flower.protocol import Header
-from fedfeat.engines.flower.site import Site
+from fedfeat.engines.flower.client import FederationClient
+from fedfeat.engines.flower.messages import Header
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
 from toy import toy_dataset
@@ -21,24 +21,24 @@ from toy import toy_dataset
 
 def test_the_server_gives_ids_by_name_and_remembers_them(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", config_for(tmp_path), {})
-    sites = local_sites(tmp_path, tmp_path / "toy.npz", known_ids=False)
-    run_in(tmp_path / "run", LocalGrid(sites))
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz", known_ids=False)
+    run_in(tmp_path / "run", LocalGrid(nodes))
     known = json.loads((tmp_path / "run" / "federation.json").read_text())["clients"]
-    assert known == {"site0": 0, "site1": 1, "site2": 2}, "who comes at the same time is numbered by name"
+    assert known == {"client0": 0, "client1": 1, "client2": 2}, "who comes at the same time is numbered by name"
     (tmp_path / "again").mkdir()
     shutil.copytree(tmp_path / "run", tmp_path / "again" / "run")
     (tmp_path / "again" / "run" / "result.json").unlink()
-    swapped = {NODE + 2 - place: site for place, site in enumerate(sites.values())}
+    swapped = {NODE + 2 - place: client for place, client in enumerate(nodes.values())}
     run_in(tmp_path / "again" / "run", LocalGrid(swapped))
     assert json.loads((tmp_path / "again" / "run" / "federation.json").read_text())["clients"] == known
 
 
 def test_the_name_of_a_key_counts_more_than_what_a_client_says(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", config_for(tmp_path), {})
-    sites = local_sites(tmp_path, tmp_path / "toy.npz", known_ids=False)
-    grid = LocalGrid(sites)
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz", known_ids=False)
+    grid = LocalGrid(nodes)
     keys = {NODE: "a", NODE + 1: "b", NODE + 2: "c"}
-    grid.get_nodes = lambda: [NodeInfo(node_id=node, name=keys[node]) for node in sites]  # type: ignore[method-assign]
+    grid.get_nodes = lambda: [NodeInfo(node_id=node, name=keys[node]) for node in nodes]  # type: ignore[method-assign]
     run_in(tmp_path / "run", grid)
     assert set(json.loads((tmp_path / "run" / "federation.json").read_text())["clients"]) == {"a", "b", "c"}
 
@@ -48,7 +48,7 @@ def test_a_client_with_other_data_or_a_taken_id_does_not_take_part(
 ) -> None:
     config = config_for(tmp_path, quorum=0.3)
     RunFolder.create(tmp_path / "run", config, {})
-    sites = local_sites(tmp_path, tmp_path / "toy.npz")
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
     (tmp_path / "elsewhere").mkdir()
     other = toy_dataset()
     np.savez(
@@ -58,12 +58,12 @@ def test_a_client_with_other_data_or_a_taken_id_does_not_take_part(
         xt=other.test_images,
         yt=other.test_labels,
     )
-    sites[NODE + 1] = local_sites(tmp_path, tmp_path / "elsewhere" / "toy.npz")[NODE + 1]
-    twin = local_sites(tmp_path / "twin", tmp_path / "toy.npz")[NODE]
+    nodes[NODE + 1] = local_nodes(tmp_path, tmp_path / "elsewhere" / "toy.npz")[NODE + 1]
+    twin = local_nodes(tmp_path / "twin", tmp_path / "toy.npz")[NODE]
     twin.settings = type(twin.settings)(twin.settings.folder, "zoe", 2, device="cpu")
-    sites[NODE + 7] = twin
+    nodes[NODE + 7] = twin
     with caplog.at_level("WARNING"):
-        result = run_in(tmp_path / "run", LocalGrid(sites))
+        result = run_in(tmp_path / "run", LocalGrid(nodes))
     assert "its data set is not the server's" in caplog.text
     assert "zoe cannot take part: it asks for id 2, which is taken" in caplog.text
     assert all(f["missing"] == {"1": "not connected"} for f in result["rounds_with_fewer_clients"])
@@ -72,12 +72,12 @@ def test_a_client_with_other_data_or_a_taken_id_does_not_take_part(
 class Mended:
     """A client that cannot take part when it is greeted first; its owner then mends it."""
 
-    def __init__(self, site: Site) -> None:
-        self.real, self.hellos = site.hello, 0
+    def __init__(self, client: FederationClient) -> None:
+        self.real, self.hellos = client.hello, 0
 
     def hello(self, header: Header) -> Header:
         self.hellos += 1
-        return {"name": "site1", "refused": "data: not found"} if self.hellos <= 2 else self.real(header)
+        return {"name": "client1", "refused": "data: not found"} if self.hellos <= 2 else self.real(header)
 
 
 def test_a_client_that_was_mended_is_let_in(
@@ -85,22 +85,22 @@ def test_a_client_that_was_mended_is_let_in(
 ) -> None:
     monkeypatch.setattr("fedfeat.engines.flower.roster.AGAIN_AFTER", 0.0)
     RunFolder.create(tmp_path / "run", config_for(tmp_path, "finetune", wait=10.0), {})
-    sites = local_sites(tmp_path, tmp_path / "toy.npz")
-    mended = Mended(sites[NODE + 1])
-    sites[NODE + 1].hello = mended.hello  # type: ignore[method-assign]
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
+    mended = Mended(nodes[NODE + 1])
+    nodes[NODE + 1].hello = mended.hello  # type: ignore[method-assign]
     with caplog.at_level("WARNING"):
-        result = run_in(tmp_path / "run", LocalGrid(sites))
+        result = run_in(tmp_path / "run", LocalGrid(nodes))
     assert result["rounds_with_fewer_clients"] == []
     assert mended.hellos == 3
-    assert caplog.text.count("site1 cannot take part: data: not found") == 1, "the same reason is said once"
+    assert caplog.text.count("client1 cannot take part: data: not found") == 1, "the same reason is said once"
 
 
 def test_a_client_that_was_refused_is_left_alone_for_a_while(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", config_for(tmp_path, "finetune"), {})
-    sites = local_sites(tmp_path, tmp_path / "toy.npz")
-    mended = Mended(sites[NODE + 1])
-    sites[NODE + 1].hello = mended.hello  # type: ignore[method-assign]
-    run_in(tmp_path / "run", LocalGrid(sites))
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
+    mended = Mended(nodes[NODE + 1])
+    nodes[NODE + 1].hello = mended.hello  # type: ignore[method-assign]
+    run_in(tmp_path / "run", LocalGrid(nodes))
     assert mended.hellos == 1
 
 
@@ -111,10 +111,10 @@ def test_a_client_that_was_refused_is_left_alone_for_a_while(tmp_path: Path) -> 
 )
 def test_a_hello_that_cannot_be_read_costs_its_client_alone(change: Header, tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", config_for(tmp_path, "finetune"), {})
-    sites = local_sites(tmp_path, tmp_path / "toy.npz")
-    real = sites[NODE + 1].hello
-    sites[NODE + 1].hello = lambda header: {**real(header), **change}  # type: ignore[method-assign]
-    result = run_in(tmp_path / "run", LocalGrid(sites))
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
+    real = nodes[NODE + 1].hello
+    nodes[NODE + 1].hello = lambda header: {**real(header), **change}  # type: ignore[method-assign]
+    result = run_in(tmp_path / "run", LocalGrid(nodes))
     assert {tuple(short["missing"].items()) for short in result["rounds_with_fewer_clients"]} == {
         (("1", "not connected"),)
     }

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedfeat.core.payload import Payload
-from fedfeat.engines.flower.protocol import Header
+from fedfeat.engines.flower.messages import Header
 from fedfeat.engines.flower.screen import (
     Sizes,
     fault_of,

@@ -27,8 +27,8 @@ from flwr.proto.node_pb2 import Node
 from fedfeat.engines.flower import certificates, keys
 from fedfeat.engines.flower.codec import pack
 from fedfeat.engines.flower.control import Control, ControlError
-from fedfeat.engines.flower.post import Answer
-from fedfeat.engines.flower.processes import Gateway, ProcessError, SuperExec, SuperLink, SuperNode
+from fedfeat.engines.flower.messages import Reply
+from fedfeat.engines.flower.processes import GatewayProcess, ProcessError, SuperExec, SuperLink, SuperNode
 from fedfeat.engines.flower.roster import Roster, read_roster
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -40,7 +40,7 @@ class Federation:
 
     folder: Path
     link: SuperLink
-    gateway: Gateway
+    gateway: GatewayProcess
     control: Control
     node_ids: dict[str, int]
 
@@ -63,7 +63,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     with (
         SuperLink(folder / "server", tls=server.certificates) as link,
         SuperExec(folder / "server", link),
-        Gateway(folder / "server", link, host="0.0.0.0") as gateway,
+        GatewayProcess(folder / "server", link, host="0.0.0.0") as gateway,
         Control(link.address, link.ca) as control,
     ):
         node_ids = control.register_exactly(server.clients)
@@ -253,9 +253,9 @@ class Desk:
     def nodes(self) -> dict[int, str]:
         return {7: self.registered}
 
-    def send(self, kind: str, letters: dict[int, object], deadline: float) -> Iterator[tuple[int, Answer]]:
+    def send(self, kind: str, letters: dict[int, object], deadline: float) -> Iterator[tuple[int, Reply]]:
         hello = {"name": self.said, "client": None, "data": "same", "generation": 0, "exemplars": 0}
-        yield from ((node, Answer(hello, pack({}), 0.0)) for node in letters)
+        yield from ((node, Reply(hello, pack({}), 0.0)) for node in letters)
 
 
 @pytest.mark.parametrize(("registered", "counts"), [("hospital-b", "hospital-b"), ("", "hospital-a")])
@@ -268,4 +268,4 @@ def test_a_client_goes_by_the_name_of_its_key_whatever_it_says(tmp_path: Path, r
 
 def test_a_gateway_without_certificates_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ProcessError, match="needs certificates"):
-        Gateway(tmp_path, SuperLink(tmp_path), host="127.0.0.1")
+        GatewayProcess(tmp_path, SuperLink(tmp_path), host="127.0.0.1")

@@ -101,8 +101,8 @@ def client(
 ) -> None:
     """Take part in a federation: connect, wait for work, keep the data here. Runs until it is stopped."""
     deploy = _deploy()
+    from fedfeat.engines.flower.addresses import check_server
     from fedfeat.engines.flower.keys import read_client_keys
-    from fedfeat.engines.flower.reach import check_server
 
     host, port = _address(server)
     known = None if keys is None else read_client_keys(keys)

@@ -14,12 +14,13 @@ from typing import Any
 from fedfeat.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically, write_json
-from fedfeat.engines import InProcessEngine
+from fedfeat.engines.flower.addresses import LOOPBACK
 from fedfeat.engines.flower.app import app_files
 from fedfeat.engines.flower.control import Control, ControlError
 from fedfeat.engines.flower.keys import ClientKeys, ServerKeys
-from fedfeat.engines.flower.processes import LOOPBACK, Gateway, Process, SuperExec, SuperLink, SuperNode
+from fedfeat.engines.flower.processes import GatewayProcess, Process, SuperExec, SuperLink, SuperNode
 from fedfeat.engines.flower.roster import read_roster
+from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.loop import Event, Listener
 from fedfeat.runs.experiment import Experiment, Result
 from fedfeat.runs.folder import RunFolder
@@ -180,7 +181,7 @@ def server(
             address = link.address
         else:
             link = stack.enter_context(SuperLink(folder, tls=keys.certificates, database=database))
-            address = stack.enter_context(Gateway(folder, link, host=host, port=port)).address
+            address = stack.enter_context(GatewayProcess(folder, link, host=host, port=port)).address
         stack.enter_context(SuperExec(folder, link))
         yield Server(link, address, keys)
 
@@ -196,7 +197,7 @@ def client(
 ) -> Process:
     """Return a client's process, not yet started: resident, or Flower's SuperNode.
 
-    :param options: what ``site_of`` understands: client, data, device, threads, plugins.
+    :param options: what ``make_client`` understands: client, data, device, threads, plugins.
     """
     settings = {**options, "folder": str(folder.absolute() / "state"), "name": name}
     ca, key = (None, None) if keys is None else (keys.ca.absolute(), keys.key.absolute())

@@ -15,7 +15,7 @@ from fedfeat.core.lock import alone_in
 from fedfeat.data import Dataset, fingerprint, load_dataset
 from fedfeat.data.owned import metadata_only
 from fedfeat.data.settings import OWNED
-from fedfeat.engines import EngineFactory, make_engine
+from fedfeat.engines.factory import EngineFactory, make_engine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.loop import Event, Federation, Listener
 from fedfeat.federation.privacy import statement

@@ -14,10 +14,9 @@ from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
 from fedfeat.core.lock import alone_in
 from fedfeat.data import Dataset
+from fedfeat.engines.flower.app import show_log
 from fedfeat.engines.flower.engine import FlowerEngine
-from fedfeat.engines.flower.logs import show_log
-from fedfeat.engines.flower.pace import hasten_server
-from fedfeat.engines.flower.post import Post
+from fedfeat.engines.flower.messages import Channel, poll_quickly
 from fedfeat.runs.experiment import Result, go_on
 from fedfeat.runs.folder import RunFolder
 from fedfeat.scenario import Scenario
@@ -29,10 +28,10 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the experiment of a run folder; what the user has to mend is left in a file beside it."""
+    """Run the experiment of a run folder; what the user has to fix is left in a file beside it."""
     folder = Path(str(context.run_config["folder"]))
     show_log(dates=True, file=folder / SERVER_LOG)  # Flower keeps what its server app prints to itself
-    hasten_server()
+    poll_quickly()
     try:
         run_in(folder, grid)
     except FedfeatError as error:
@@ -43,7 +42,8 @@ def run_in(folder: Path, grid: Grid) -> Result:
     """Begin or continue the run of a folder with the clients that a grid reaches."""
 
     def engine(config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> FlowerEngine:
-        return FlowerEngine(config, dataset, scenario, method, post=Post(grid, config.federation.poll), folder=folder)
+        channel = Channel(grid, config.federation.poll)
+        return FlowerEngine(config, dataset, scenario, method, channel=channel, folder=folder)
 
     with alone_in(folder, GIVEN_UP):
         return go_on(RunFolder.open(folder), engine=engine)

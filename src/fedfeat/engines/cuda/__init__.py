@@ -1,5 +1,1 @@
 """The fast engine for one NVIDIA GPU."""
-
-from fedfeat.engines.cuda.engine import CudaEngine
-
-__all__ = ["CudaEngine"]

@@ -1,10 +1,24 @@
-"""The two files that Flower ships to its processes: a shim around the package that is installed there anyway."""
+"""The app that Flower runs: the shim that it ships, the client app of stock mode, and the log of its processes.
+
+In stock mode Flower starts an interpreter per message, which finds everything it needs on disk.
+"""
 
 from __future__ import annotations
 
-from fedfeat import __version__
+import logging
+import sys
+from pathlib import Path
+from typing import Any
 
-SHIM = """from fedfeat.engines.flower.client_app import app as client
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fedfeat import __version__
+from fedfeat.engines.flower.client import ClientSettings, FederationClient
+from fedfeat.engines.flower.client_data import ClientData
+from fedfeat.engines.flower.messages import ASK, HELLO, from_records, to_records
+
+SHIM = """from fedfeat.engines.flower.app import client
 from fedfeat.runs.server_app import app as server
 
 __all__ = ["client", "server"]
@@ -30,7 +44,66 @@ clientapp = "fedfeat_app:client"
 folder = ""
 """
 
+client = ClientApp()
+
 
 def app_files() -> dict[str, bytes]:
     """Return the app by file name; no code of ours travels, so clients run what they have installed."""
     return {"pyproject.toml": PROJECT.encode(), "fedfeat_app.py": SHIM.encode()}
+
+
+def make_client(config: dict[str, Any]) -> FederationClient:
+    """Return the client that a SuperNode's configuration describes."""
+    show_log()
+    number, data = int(config.get("client", -1)), str(config.get("data", ""))
+    settings = ClientSettings(
+        folder=Path(str(config["folder"])),
+        name=str(config["name"]),
+        client=number if number >= 0 else None,
+        device=str(config.get("device", "auto")),
+        threads=int(config["threads"]) if "threads" in config else None,
+        plugins=tuple(p for p in str(config.get("plugins", "")).split(":") if p),
+    )
+    return FederationClient(settings, ClientData(Path(data) if data else None))
+
+
+def reply_to(client: FederationClient, kind: str, message: Message) -> Message:
+    """Have a client answer one of Flower's messages."""
+    header, packed = from_records(message.content)
+    answer = (client.hello(header), None) if kind == HELLO else client.ask(header, packed)
+    return Message(to_records(*answer), reply_to=message)
+
+
+@client.query(HELLO)
+def hello(message: Message, context: Context) -> Message:
+    """Say who this is."""
+    return reply_to(make_client(dict(context.node_config)), HELLO, message)
+
+
+@client.query(ASK)
+def ask(message: Message, context: Context) -> Message:
+    """Run an operation."""
+    return reply_to(make_client(dict(context.node_config)), ASK, message)
+
+
+def show_log(*, dates: bool = False, file: Path | None = None) -> None:
+    """Print our log lines to the standard output, or write them to a file; of Flower's only warnings."""
+    logger = logging.getLogger("fedfeat")
+    if not logger.handlers:
+        handler = logging.StreamHandler(sys.stdout) if file is None else logging.FileHandler(file)
+        level = "" if file is None else "%(levelname)s "
+        form = f"%(asctime)s {level}%(message)s" if dates else "%(message)s"
+        handler.setFormatter(logging.Formatter(form, datefmt="%Y-%m-%d %H:%M:%S"))
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        logger.propagate = False
+    flower = logging.getLogger("flwr")
+    flower.setLevel(logging.WARNING)
+    flower.addFilter(_first_line)
+
+
+def _first_line(record: logging.LogRecord) -> bool:
+    """Cut a message of Flower's, which may fill a page, to its first line."""
+    lines = [line.strip() for line in record.getMessage().splitlines() if line.strip()]
+    record.msg, record.args = (lines[0] if lines else ""), None
+    return bool(lines)

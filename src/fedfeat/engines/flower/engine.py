@@ -16,9 +16,7 @@ from fedfeat.config import Config
 from fedfeat.core.payload import Payload, State, number_of
 from fedfeat.data import Dataset, fingerprint
 from fedfeat.engines.flower.codec import CodecError, Packed, pack, unpack
-from fedfeat.engines.flower.own_data import classes_nobody_has
-from fedfeat.engines.flower.post import Answer, Letter, Post
-from fedfeat.engines.flower.protocol import ASK, PROTOCOL, Header, config_to_send
+from fedfeat.engines.flower.messages import ASK, PROTOCOL, Channel, Header, Reply, Request, config_to_send
 from fedfeat.engines.flower.roster import Roster
 from fedfeat.engines.flower.screen import Sizes, fault_of, fault_of_header, fault_of_rows, odd_ones, seconds_of
 from fedfeat.engines.inprocess import InProcessEngine
@@ -37,12 +35,12 @@ class FlowerEngine(InProcessEngine):
     """
 
     def __init__(
-        self, config: Config, dataset: Dataset, scenario: Scenario, method: Method, *, post: Post, folder: Path
+        self, config: Config, dataset: Dataset, scenario: Scenario, method: Method, *, channel: Channel, folder: Path
     ) -> None:
         super().__init__(config, dataset, scenario, method)
-        self.post = post
+        self.channel = channel
         greeting = {"protocol": PROTOCOL, "config": config_to_send(config), "data": fingerprint(dataset)}
-        self.roster = Roster(folder, post, scenario.num_clients, greeting, config.federation.deadline)
+        self.roster = Roster(folder, channel, scenario.num_clients, greeting, config.federation.deadline)
         self.allowed = frozenset({*method.sends, *(SENDS if dataset.private else ())})
         self._met = False  # whether the clients were awaited once
         self._account: dict[str, Any] = {}
@@ -53,9 +51,9 @@ class FlowerEngine(InProcessEngine):
         self._gather(set(requests))
         members = self.roster.members
         packing = time.perf_counter()
-        letters = self._letters(op, {k: r for k, r in requests.items() if k in members})
+        messages = self._messages(op, {k: r for k, r in requests.items() if k in members})
         packed = time.perf_counter()
-        answers: dict[int, Answer | Lost] = dict(self.post.send(ASK, letters, self.config.federation.deadline))
+        answers: dict[int, Reply | Lost] = dict(self.channel.send(ASK, messages, self.config.federation.deadline))
         arrived = time.perf_counter()
         replies: dict[int, Payload | Lost] = {k: Lost("missing", "not connected") for k in requests if k not in members}
         replies |= {k: self._read(k, op, requests[k], answer) for k, answer in answers.items()}
@@ -84,18 +82,15 @@ class FlowerEngine(InProcessEngine):
         least = needed(settings.quorum, len(clients)) if self._met else len(clients)
         self.roster.wait_for(clients, least, settings.wait)
         if not self._met and self.dataset.private:
-            self._say_what_nobody_has()
+            held = {name for classes in self.roster.classes.values() for name in classes}
+            if missing := [name for name in self.dataset.class_names if name not in held]:
+                log.warning("no client that is connected has an image of: %s", ", ".join(missing))
         self._met = True
 
-    def _say_what_nobody_has(self) -> None:
-        missing = classes_nobody_has(self.dataset.class_names, self.roster.holdings)
-        if missing:
-            log.warning("no client that is connected has an image of: %s", ", ".join(missing))
-
-    def _letters(self, op: str, requests: Mapping[int, Payload]) -> dict[int, Letter]:
+    def _messages(self, op: str, requests: Mapping[int, Payload]) -> dict[int, Request]:
         # Most requests carry the same tensors: what is the same is packed once.
         done: list[tuple[Payload, Packed]] = []
-        letters = {}
+        messages = {}
         for client, request in requests.items():
             packed = next((p for r, p in done if _same(r, request)), None)
             if packed is None:
@@ -109,10 +104,10 @@ class FlowerEngine(InProcessEngine):
                 "client": client,
                 "generation": int(number_of(self.states.get(client, {GENERATION: 0}), GENERATION)),
             }
-            letters[client] = Letter(self.roster.members[client].node, header, packed)
-        return letters
+            messages[client] = Request(self.roster.members[client].node, header, packed)
+        return messages
 
-    def _read(self, client: int, op: str, request: Payload, answer: Answer | Lost) -> Payload | Lost:
+    def _read(self, client: int, op: str, request: Payload, answer: Reply | Lost) -> Payload | Lost:
         if isinstance(answer, Lost):
             return answer
         try:
@@ -121,7 +116,7 @@ class FlowerEngine(InProcessEngine):
             log.warning("the reply of client %d to %s cannot be used", client, op, exc_info=True)
             return Lost("failed", f"the reply cannot be used ({type(error).__name__}: {error})")
 
-    def _opened(self, client: int, op: str, request: Payload, answer: Answer) -> Payload | Lost:
+    def _opened(self, client: int, op: str, request: Payload, answer: Reply) -> Payload | Lost:
         header = answer.header
         if (unfit := fault_of_header(header)) is not None:
             return Lost("failed", unfit)
@@ -155,9 +150,9 @@ def _same(a: Payload, b: Payload) -> bool:
     return a.keys() == b.keys() and all(a[k] is b[k] for k in a)
 
 
-def _account(answers: Mapping[int, Answer | Lost], gathering: float, sending: float, own: float) -> dict[str, Any]:
+def _account(answers: Mapping[int, Reply | Lost], gathering: float, sending: float, own: float) -> dict[str, Any]:
     """Split an exchange: the slowest client's work, packing and unpacking here, and the rest, spent on the way."""
-    heard = {k: a for k, a in answers.items() if isinstance(a, Answer)}
+    heard = {k: a for k, a in answers.items() if isinstance(a, Reply)}
     work = {str(k): round(seconds_of(a.header), 3) for k, a in sorted(heard.items())}
     training = max(work.values(), default=0.0)
     return {

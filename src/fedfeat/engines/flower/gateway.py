@@ -3,7 +3,7 @@
 Flower serves clients, operators and the server app on one port, and asks only clients for a key. So the SuperLink
 listens on the loopback interface, and this process stands in front of it: ``python -m fedfeat.engines.flower.gateway``.
 
-Requests are read with a strict parser, judged by `admission`, and written anew, so what the SuperLink reads is what
+Requests are read with a strict parser, judged by `refusal`, and written anew, so what the SuperLink reads is what
 was judged. Bodies stream through in pieces. Every wait has a limit.
 """
 
@@ -21,8 +21,17 @@ from pathlib import Path
 
 import h11
 
-from fedfeat.engines.flower.admission import Refusal, forwarded_headers, refusal, returned_headers
-from fedfeat.engines.flower.wire import Limits, Stalled, Wire, within
+from fedfeat.engines.flower.addresses import split_address
+from fedfeat.engines.flower.http_connection import (
+    HttpConnection,
+    Limits,
+    Refusal,
+    Stalled,
+    forwarded_headers,
+    refusal,
+    returned_headers,
+    within,
+)
 
 
 @dataclass
@@ -36,12 +45,12 @@ class Gateway:
 
     def __post_init__(self) -> None:
         self.open_connections = 0
-        self._idle: list[tuple[float, Wire]] = []
+        self._idle: list[tuple[float, HttpConnection]] = []
         self._log = RefusalLog()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection until it ends, breaks a rule or keeps silent for too long."""
-        client = Wire(True, reader, writer, self.limits)
+        client = HttpConnection(True, reader, writer, self.limits)
         peer = str((writer.get_extra_info("peername") or ("unknown",))[0])
         self.open_connections += 1
         try:
@@ -56,7 +65,7 @@ class Gateway:
             self.open_connections -= 1
             await client.close()
 
-    async def _serve_request(self, client: Wire, peer: str) -> bool:
+    async def _serve_request(self, client: HttpConnection, peer: str) -> bool:
         """Serve one request; return whether the connection may carry another."""
         try:
             request = await client.receive_head()
@@ -72,7 +81,7 @@ class Gateway:
         await self._forward(client, request, peer)
         return client.http.our_state is h11.DONE and client.http.their_state is h11.DONE
 
-    async def _forward(self, client: Wire, request: h11.Request, peer: str) -> None:
+    async def _forward(self, client: HttpConnection, request: h11.Request, peer: str) -> None:
         try:
             link = await self._link()
         except (OSError, TimeoutError):
@@ -102,7 +111,7 @@ class Gateway:
         finally:
             await self._keep_or_close(link)
 
-    async def _link(self) -> Wire:
+    async def _link(self) -> HttpConnection:
         """Return a connection to the SuperLink, a recent one if there is one."""
         while self._idle:
             since, link = self._idle.pop()
@@ -112,9 +121,9 @@ class Gateway:
         name = self.link_host if self.link_tls else None
         opening = asyncio.open_connection(self.link_host, self.link_port, ssl=self.link_tls, server_hostname=name)
         reader, writer = await asyncio.wait_for(opening, self.limits.handshake_seconds)
-        return Wire(False, reader, writer, self.limits)
+        return HttpConnection(False, reader, writer, self.limits)
 
-    async def _keep_or_close(self, link: Wire) -> None:
+    async def _keep_or_close(self, link: HttpConnection) -> None:
         """Keep a connection that is ready for the next request, and close those that waited for too long."""
         oldest = time.monotonic() - self.limits.link_idle_seconds
         stale = [kept for since, kept in self._idle if since < oldest]
@@ -127,7 +136,7 @@ class Gateway:
         for gone in stale:
             await gone.close()
 
-    async def _refuse(self, client: Wire, peer: str, what: bytes, why: Refusal) -> None:
+    async def _refuse(self, client: HttpConnection, peer: str, what: bytes, why: Refusal) -> None:
         """Answer with the reason and end the connection, so that a body nobody read cannot pass for a request."""
         self._log.note(peer, what, why)
         body = (why.reason + "\n").encode("ascii", "replace")
@@ -139,7 +148,7 @@ class Gateway:
             await client.discard()
 
 
-async def _relay_body(source: Wire, target: Wire) -> None:
+async def _relay_body(source: HttpConnection, target: HttpConnection) -> None:
     """Pass a body on piece by piece, never holding more than a piece."""
     while isinstance(event := await source.receive(), h11.Data):
         await target.send(h11.Data(data=bytes(event.data)))
@@ -204,11 +213,8 @@ def main() -> None:
     for name in ("ca", "certificate", "key"):
         parser.add_argument(f"--{name}", required=True, type=Path)
     options = parser.parse_args()
-    host, _, port = options.listen.rpartition(":")
-    link_host, _, link_port = options.superlink.rpartition(":")
-    link_tls = ssl.create_default_context(cafile=options.ca)
-    gateway = Gateway(link_host, int(link_port), link_tls, Limits())
-    asyncio.run(run(gateway, host.strip("[]"), int(port), server_tls(options.certificate, options.key)))
+    gateway = Gateway(*split_address(options.superlink), ssl.create_default_context(cafile=options.ca), Limits())
+    asyncio.run(run(gateway, *split_address(options.listen), server_tls(options.certificate, options.key)))
 
 
 if __name__ == "__main__":

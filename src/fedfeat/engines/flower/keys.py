@@ -22,11 +22,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.files import disk_errors
-from fedfeat.engines.flower import certificates as make
-from fedfeat.engines.flower.processes import Certificates
+from fedfeat.engines.flower import certificates
 
 SERVER_DAYS = 825
 CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """What a server needs for TLS: the authority that clients trust, its own certificate and private key."""
+
+    ca: Path
+    certificate: Path
+    key: Path
 
 
 @dataclass(frozen=True)
@@ -72,18 +80,18 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: Sequence[str], days: 
         raise ConfigError(f"{folder}: exists and is not an empty folder; keys are never overwritten, choose another")
     if not hosts:
         raise ConfigError("--host: expected the name or address under which clients reach the server, got none")
-    authority_key = make.new_key()
-    authority = make.make_authority(authority_key)
-    server_key = make.new_key()
-    certificate = make.make_server_certificate(server_key, hosts, authority, authority_key, days)
+    authority_key = certificates.new_key()
+    authority = certificates.make_authority(authority_key)
+    server_key = certificates.new_key()
+    certificate = certificates.make_server_certificate(server_key, hosts, authority, authority_key, days)
     with disk_errors(folder):
         # All or nothing: the set is put together beside its place.
         beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
         try:
-            _write(beside / "authority" / "ca.key", make.private_pem(authority_key))
+            _write(beside / "authority" / "ca.key", certificates.private_pem(authority_key))
             _write(beside / "authority" / "ca.crt", authority.public_bytes(serialization.Encoding.PEM))
             _write(beside / "server" / "ca.crt", authority.public_bytes(serialization.Encoding.PEM))
-            _write(beside / "server" / "server.key", make.private_pem(server_key))
+            _write(beside / "server" / "server.key", certificates.private_pem(server_key))
             _write(beside / "server" / "server.crt", certificate.public_bytes(serialization.Encoding.PEM))
             for name in clients:
                 _write_client(beside, name)
@@ -113,11 +121,11 @@ def renew_server(folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS) ->
     if not hosts:
         names = _certificate(old).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         hosts = [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
-    key = make.new_key()
-    certificate = make.make_server_certificate(key, hosts, authority, authority_key, days)
+    key = certificates.new_key()
+    certificate = certificates.make_server_certificate(key, hosts, authority, authority_key, days)
     with disk_errors(folder):
         for path, content in (
-            (old.with_name("server.key"), make.private_pem(key)),
+            (old.with_name("server.key"), certificates.private_pem(key)),
             (old, certificate.public_bytes(serialization.Encoding.PEM)),
         ):
             fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -155,10 +163,10 @@ def read_client_keys(folder: Path) -> ClientKeys:
 
 
 def _write_client(folder: Path, name: str) -> None:
-    key = make.new_key()
-    _write(folder / "clients" / name / f"{name}.key", make.private_openssh(key))
+    key = certificates.new_key()
+    _write(folder / "clients" / name / f"{name}.key", certificates.private_openssh(key))
     _write(folder / "clients" / name / "ca.crt", (folder / "server" / "ca.crt").read_bytes())
-    _write(_public_file(folder, name), make.public_openssh(key, name))
+    _write(_public_file(folder, name), certificates.public_openssh(key, name))
 
 
 def _public_file(folder: Path, name: str) -> Path:

@@ -1,57 +1,207 @@
-"""Flower's long-running processes: started offline, watched by a guard, stopped with everything they started.
+"""The processes of a federation: started offline under a guard, watched, stopped with everything they started.
 
     with SuperLink(folder) as link, SuperExec(folder, link), SuperNode(folder, "node-0", link.address):
         ...
 
 A server is a SuperLink (messages, on the loopback interface), a SuperExec (runs the server app; separate, so that the
-run survives a restart of the SuperLink) and a Gateway (the one door to the outside). A client is a SuperNode. Each
-writes ``NAME.log`` into its folder and is started again whenever it ends before its time: a SuperNode that comes back
-too soon after a kill is refused by the SuperLink and ends, again and again, until the old session has expired.
+run survives a restart of the SuperLink) and a gateway (the only process that listens to the outside). A client is a
+SuperNode, or a process of ours. Each writes ``NAME.log`` into its folder and is started again whenever it ends before
+its time: a SuperNode that comes back too soon after a kill is refused by the SuperLink and ends, again and again,
+until the old session has expired.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import shutil
 import socket
+import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Self
 
-from fedfeat.core.errors import MissingExtra
-from fedfeat.engines.flower.addresses import LOOPBACK, answers, free_port, join_address, need_free
-from fedfeat.engines.flower.supervise import Process, ProcessError
+from fedfeat.core.errors import FedfeatError, MissingExtra
+from fedfeat.engines.flower import guard
+from fedfeat.engines.flower.addresses import LOOPBACK, free_port, is_healthy, join_address, need_free
+from fedfeat.engines.flower.keys import Certificates
 
-__all__ = ["LOOPBACK", "Certificates", "Gateway", "Process", "ProcessError", "SuperExec", "SuperLink", "SuperNode"]
-Isolation = Literal["subprocess", "process"]
-
-
-@dataclass(frozen=True)
-class Certificates:
-    """What a server needs for TLS: the authority that clients trust, its own certificate and private key."""
-
-    ca: Path
-    certificate: Path
-    key: Path
+START_SECONDS = 90.0
+STOP_SECONDS = 2 * guard.GRACE_SECONDS + 5.0
 
 
-def flower_command(name: str) -> str:
-    """Return the path of one of Flower's programs."""
+class ProcessError(FedfeatError):
+    """A process of the federation that did not start or did not stay."""
+
+
+def offline_environment(home: Path) -> dict[str, str]:
+    """Return this environment with Flower's telemetry, update checks and installations switched off."""
+    scripts = sysconfig.get_path("scripts")
+    not_proxied = [name for name in (os.environ.get("NO_PROXY"), "127.0.0.1", "localhost") if name]
+    return {
+        **os.environ,
+        # Flower starts its helpers by name.
+        "PATH": scripts + os.pathsep + os.environ.get("PATH", os.defpath),
+        "NO_PROXY": ",".join(not_proxied),
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+class Process:
+    """One command kept running by a guard; leaving the context ends it and everything it started."""
+
+    def __init__(self, folder: Path, name: str, command: list[str], *, restart: bool = True) -> None:
+        self.folder, self.name, self.command, self.restart = folder.absolute(), name, command, restart
+        self.log = self.folder / f"{name}.log"
+        self._state_file = self.folder / f"{name}.state.json"
+        self._environment = offline_environment(self.folder / "flwr")
+        self._guard: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Start the command under its guard."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # logs and messages are nobody else's business
+        self._state_file.unlink(missing_ok=True)
+        policy = "always" if self.restart else "never"
+        with self.log.open("ab") as log:
+            self._guard = subprocess.Popen(
+                [sys.executable, "-I", guard.__file__, str(self._state_file), policy, *self.command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env=self._environment,
+                start_new_session=True,
+            )
+        return self
+
+    def stop(self) -> None:
+        """End the command and everything it started; harmless when it has ended already."""
+        if self._guard is None:
+            return
+        running, self._guard = self._guard, None
+        assert running.stdin is not None
+        with contextlib.suppress(OSError):
+            running.stdin.close()
+        try:
+            running.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            running.kill()
+            running.wait()
+
+    def alive(self) -> bool:
+        """Tell whether the guard is at work; the command itself may just be between two starts."""
+        return self._guard is not None and self._guard.poll() is None
+
+    def state(self) -> dict[str, Any]:
+        """Return ``pid`` (0 between two starts), ``starts`` and ``last_exit`` of the command."""
+        try:
+            return dict(json.loads(self._state_file.read_text()))
+        except FileNotFoundError:
+            return {"pid": 0, "starts": 0, "last_exit": None}
+
+    @property
+    def pid(self) -> int:
+        """The command's process id, 0 while it is not running."""
+        return int(self.state()["pid"])
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Wait for a command without restarts to end and return its exit code; None when time is up."""
+        if self._guard is None:
+            return None
+        try:
+            self._guard.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        code = self.state()["last_exit"]
+        return int(code) if code is not None else None
+
+    def tail(self, lines: int = 15) -> str:
+        """Return the end of the log."""
+        if not self.log.exists():
+            return ""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def ready(self) -> bool:
+        """Tell whether the process answers; one without an interface is ready when it runs."""
+        return self.pid != 0
+
+    def wait_ready(self, seconds: float = START_SECONDS) -> Self:
+        """Wait until the process answers; an early end or too long a wait is an error with the end of its log."""
+        limit = time.monotonic() + seconds
+        while not self.ready():
+            state = self.state()
+            if state["last_exit"] is not None or not self.alive():
+                raise ProcessError(f"{self.name} ended while starting; the end of {self.log}:\n{self.tail()}")
+            if time.monotonic() > limit:
+                raise ProcessError(f"{self.name} did not answer within {seconds:g} s; see {self.log}\n{self.tail()}")
+            time.sleep(0.05)
+        return self
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start().wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def flower_command(name: str) -> list[str]:
+    """Return the command of one of Flower's programs."""
     found = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
     if found is None:
         raise MissingExtra("flwr", "flower", "a federation across processes")
-    return found
+    return [found]
 
 
-class SuperLink(Process):
+class ListeningProcess(Process):
+    """A process that serves an address; without a port it takes a free one."""
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        command: list[str],
+        address: tuple[str, int],
+        ca: Path | None = None,
+        *,
+        restart: bool = True,
+    ) -> None:
+        super().__init__(folder, name, command, restart=restart)
+        (self.host, self.port), self.ca = address, ca
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT."""
+        return join_address(self.host, self.port)
+
+    def start(self) -> Self:
+        """Start it, unless its port is taken."""
+        need_free(self.host, self.port)
+        return super().start()
+
+    def ready(self) -> bool:
+        """Tell whether it answers."""
+        return self.pid != 0 and is_healthy(self.host, self.port, self.ca)
+
+
+class SuperLink(ListeningProcess):
     """Carries messages between server and clients; keeps its state in a database, so that a restart loses nothing.
 
     Without a database large messages cost half as much, and a restart loses the run: the server starts it anew.
     With certificates it speaks TLS and accepts only clients whose keys are registered. Its control and runtime
-    interfaces are open to whoever reaches the port, so it belongs on the loopback interface, behind a `Gateway`.
+    interfaces are open to whoever reaches the port, so it belongs on the loopback interface, behind a gateway.
     """
 
     def __init__(
@@ -62,11 +212,9 @@ class SuperLink(Process):
         port: int = 0,
         tls: Certificates | None = None,
         database: bool = True,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.host, self.port, self.tls = host, port or free_port(host), tls
-        command = [flower_command("flower-superlink"), "--host", host, "--port", str(self.port)]
-        command += ["--isolation", "process"]
+        self.tls, port = tls, port or free_port(host)
+        command = [*flower_command("flower-superlink"), "--host", host, "--port", str(port), "--isolation", "process"]
         command += ["--database", str(folder.absolute() / "superlink.db")] if database else []
         command += ["--disable-runtime-dependency-installation"]
         if tls is None:
@@ -74,42 +222,21 @@ class SuperLink(Process):
         else:
             command += ["--ssl-ca-certfile", str(tls.ca.absolute()), "--ssl-certfile", str(tls.certificate.absolute())]
             command += ["--ssl-keyfile", str(tls.key.absolute()), "--enable-supernode-auth"]
-        super().__init__(folder, "superlink", command, environment=environment)
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT."""
-        return join_address(self.host, self.port)
-
-    @property
-    def ca(self) -> Path | None:
-        """The authority to trust when talking to it; None without TLS."""
-        return None if self.tls is None else self.tls.ca
-
-    def start(self) -> Self:
-        """Start it, unless its port is taken."""
-        need_free(self.host, self.port)
-        return super().start()
-
-    def ready(self) -> bool:
-        """Tell whether it answers."""
-        return self.pid != 0 and answers(self.host, self.port, self.ca)
+        super().__init__(folder, "superlink", command, (host, port), None if tls is None else tls.ca)
 
 
 class SuperExec(Process):
     """Starts the server app of each run, as a child of its own rather than of the SuperLink."""
 
-    def __init__(self, folder: Path, link: SuperLink, *, environment: Mapping[str, str] | None = None) -> None:
-        command = [flower_command("flower-superexec"), "--runtime-api-address", link.address]
-        command += ["--insecure"] if link.ca is None else ["--root-certificates", str(link.ca.absolute())]
-        super().__init__(folder, "superexec", command, environment=environment)
+    def __init__(self, folder: Path, link: SuperLink) -> None:
+        command = [*flower_command("flower-superexec"), "--runtime-api-address", link.address, *_trusted(link.ca)]
+        super().__init__(folder, "superexec", command)
 
 
-class SuperNode(Process):
-    """A client's connection to the server: pulls messages, has the client app answer them, pushes the replies.
+class SuperNode(ListeningProcess):
+    """Flower's client: pulls messages, starts an interpreter for each to answer it, pushes the replies.
 
-    With ``isolation="subprocess"`` Flower starts an interpreter per message. With ``"process"`` nobody does: a
-    resident client is expected to fetch its work at `runtime_address`.
+    It is ready when its local interface answers; whether the server let it in is the server's to say.
     """
 
     def __init__(
@@ -121,51 +248,29 @@ class SuperNode(Process):
         ca: Path | None = None,
         key: Path | None = None,
         config: Mapping[str, str | int | float | bool] | None = None,
-        isolation: Isolation = "subprocess",
         restart: bool = True,
-        environment: Mapping[str, str] | None = None,
     ) -> None:
-        self.host, self.port = LOOPBACK, free_port()
-        command = [flower_command("flower-supernode"), "--superlink", server, "--isolation", isolation]
-        command += ["--host", self.host, "--port", str(self.port)]
-        command += ["--insecure"] if ca is None else ["--root-certificates", str(ca.absolute())]
+        port = free_port()
+        command = [*flower_command("flower-supernode"), "--superlink", server, "--isolation", "subprocess"]
+        command += ["--host", LOOPBACK, "--port", str(port), *_trusted(ca)]
         if key is not None:
             command += ["--auth-supernode-private-key", str(key.absolute())]
         if config:
             command += ["--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())]
-        super().__init__(folder, name, command, restart=restart, environment=environment)
-
-    @property
-    def runtime_address(self) -> str:
-        """Where a resident client on this machine fetches its work."""
-        return join_address(self.host, self.port)
-
-    def ready(self) -> bool:
-        """Tell whether its local interface answers; whether the server let it in is the server's to say."""
-        return self.pid != 0 and answers(self.host, self.port, None)
+        super().__init__(folder, name, command, (LOOPBACK, port), restart=restart)
 
 
-class Gateway(Process):
-    """The one door to the outside: TLS, and nothing but the paths that SuperNodes need."""
+class GatewayProcess(ListeningProcess):
+    """The only process that listens to the outside: TLS, and nothing but the paths that SuperNodes need."""
 
     def __init__(self, folder: Path, link: SuperLink, *, host: str, port: int = 0) -> None:
         if link.tls is None:
             raise ProcessError("a gateway needs certificates: start the SuperLink with tls, or run without a gateway")
-        self.host, self.port, self.ca = host, port or free_port(host), link.tls.ca
-        command = [sys.executable, "-m", "fedfeat.engines.flower.gateway", "--listen", join_address(host, self.port)]
-        command += ["--superlink", link.address, "--ca", str(self.ca.absolute())]
+        port = port or free_port(host)
+        command = [sys.executable, "-m", "fedfeat.engines.flower.gateway", "--listen", join_address(host, port)]
+        command += ["--superlink", link.address, "--ca", str(link.tls.ca.absolute())]
         command += ["--certificate", str(link.tls.certificate.absolute()), "--key", str(link.tls.key.absolute())]
-        super().__init__(folder, "gateway", command)
-
-    @property
-    def address(self) -> str:
-        """HOST:PORT."""
-        return join_address(self.host, self.port)
-
-    def start(self) -> Self:
-        """Start it, unless its port is taken."""
-        need_free(self.host, self.port)
-        return super().start()
+        super().__init__(folder, "gateway", command, (host, port), link.tls.ca)
 
     def ready(self) -> bool:
         """Tell whether it accepts connections."""
@@ -173,8 +278,10 @@ class Gateway(Process):
             return False
         # Bound to every interface it is reached over the loopback one.
         host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)
-        try:
-            with socket.create_connection((host, self.port), timeout=2.0):
-                return True
-        except OSError:
-            return False
+        with contextlib.suppress(OSError), socket.create_connection((host, self.port), timeout=2.0):
+            return True
+        return False
+
+
+def _trusted(ca: Path | None) -> list[str]:
+    return ["--insecure"] if ca is None else ["--root-certificates", str(ca.absolute())]

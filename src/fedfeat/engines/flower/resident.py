@@ -36,12 +36,11 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from fedfeat.core.errors import FedfeatError
-from fedfeat.engines.flower.client_app import reply_to, site_of
-from fedfeat.engines.flower.logs import show_log
-from fedfeat.engines.flower.pace import pause, pull_soon, tested
-from fedfeat.engines.flower.protocol import ASK, HELLO
-from fedfeat.engines.flower.site import Site
+from fedfeat.engines.flower.app import make_client, reply_to, show_log
+from fedfeat.engines.flower.client import FederationClient
+from fedfeat.engines.flower.messages import ASK, HELLO, SHORTEST_WAIT, is_tested_version, pull_quickly
 
+LONGEST_WAIT = 2.0  # seconds between two looks for messages
 log = logging.getLogger("fedfeat.client")
 
 
@@ -59,20 +58,25 @@ class Connection:
     confirm: Callable[[int, str], None]
 
 
-def stay(site: Site, server: str, ca: Path | None, key: Path | None) -> None:
+def stay(client: FederationClient, server: str, ca: Path | None, key: Path | None) -> None:
     """Connect and answer messages until the connection breaks; whoever started this process starts it again."""
     with http_request_response(server, ca is None, None if ca is None else str(ca), _key_pair(key)) as offered:
         connection = Connection(*offered)
         log.info("connected to %s as node %d", server, connection.node)
         last = time.monotonic()
         while True:
-            if take_one(connection, site):
+            if take_one(connection, client):
                 last = time.monotonic()
             else:
-                time.sleep(pause(time.monotonic() - last))
+                time.sleep(poll_wait(time.monotonic() - last))
 
 
-def take_one(connection: Connection, site: Site) -> bool:
+def poll_wait(idle: float) -> float:
+    """Return how long to wait before the next look: a twentieth of the time since the last message."""
+    return min(max(idle / 20, SHORTEST_WAIT), LONGEST_WAIT)
+
+
+def take_one(connection: Connection, client: FederationClient) -> bool:
     """Fetch one message, answer it and send the answer; tell whether there was one."""
     try:
         received = connection.receive()
@@ -80,7 +84,7 @@ def take_one(connection: Connection, site: Site) -> bool:
             return False
         message = fetch(connection, *received)
         started = time.perf_counter()
-        answer = answer_to(site, message)
+        answer = answer_to(client, message)
         deliver(connection, answer, time.perf_counter() - started)
     except RunNotRunningException:
         log.info("the run has ended meanwhile")
@@ -91,7 +95,7 @@ def fetch(connection: Connection, envelope: Message, tree: Any) -> Message:
     """Pull the parts of a message and put them together."""
     run, message_id = envelope.metadata.run_id, envelope.metadata.message_id
     ids = dict.fromkeys(part.object_id for part in iterate_object_tree(tree))  # a part may occur twice
-    contents = pull_soon(list(ids), partial(connection.pull_object, run))
+    contents = pull_quickly(list(ids), partial(connection.pull_object, run))
     connection.confirm(run, message_id)
     message = inflate_object_from_contents(message_id, contents)
     assert isinstance(message, Message)
@@ -99,13 +103,13 @@ def fetch(connection: Connection, envelope: Message, tree: Any) -> Message:
     return message
 
 
-def answer_to(site: Site, message: Message) -> Message:
+def answer_to(client: FederationClient, message: Message) -> Message:
     """Have the client answer; a message that is not ours is refused."""
     kind = message.metadata.message_type.removeprefix("query.")
     try:
         if kind not in (HELLO, ASK):
             raise FedfeatError(f"messages of type {message.metadata.message_type} are not answered here")
-        return reply_to(site, kind, message)
+        return reply_to(client, kind, message)
     except FedfeatError as error:
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=message)
 
@@ -133,12 +137,12 @@ def main() -> int:
     show_log(dates=True)
     settings = json.loads(Path(sys.argv[1]).read_text())
     ca, key = settings.get("ca"), settings.get("key")
-    if not tested():
+    if not is_tested_version():
         log.error("flwr %s was not tested with a resident client; use --stock", flwr.__version__)
         return 2
-    site = site_of(settings)
+    client = make_client(settings)
     try:
-        stay(site, settings["server"], Path(ca) if ca else None, Path(key) if key else None)
+        stay(client, settings["server"], Path(ca) if ca else None, Path(key) if key else None)
     except SystemExit:
         log.error("not let in: the server does not know this client's key, or its last session expires in a minute")
     return 1  # to be started again

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from fedfeat.algorithm.engine import Lost
 from fedfeat.core.files import write_json
-from fedfeat.engines.flower.post import Answer, Letter, Post
-from fedfeat.engines.flower.protocol import HELLO, Header
+from fedfeat.engines.flower.messages import HELLO, Channel, Header, Reply, Request
 from fedfeat.engines.flower.screen import fault_of_header, is_count
 
 ROSTER = "federation.json"
@@ -32,7 +31,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedNode:
     """Why a node cannot take part, and until when it is left alone."""
 
     problem: str
@@ -66,25 +65,25 @@ class Roster:
     got which.
     """
 
-    def __init__(self, folder: Path, post: Post, clients: int, greeting: Header, deadline: float) -> None:
-        self.folder, self.post, self.clients, self.deadline = folder, post, clients, deadline
+    def __init__(self, folder: Path, channel: Channel, clients: int, greeting: Header, deadline: float) -> None:
+        self.folder, self.channel, self.clients, self.deadline = folder, channel, clients, deadline
         self.run, self.names = read_roster(folder)
         self._write()
         self.greeting = {**greeting, "run": self.run}
         self.members: dict[int, Member] = {}
-        self.holdings: dict[int, list[str]] = {}  # classes that clients with data of their own say they hold
-        self._refused: dict[int, Refusal] = {}  # by node
+        self.classes: dict[int, list[str]] = {}  # classes that clients with data of their own say they hold
+        self._refused: dict[int, RefusedNode] = {}  # by node
 
     def refresh(self) -> None:
         """Greet nodes that are new or were refused a while ago, and forget those that have gone."""
-        online = self.post.nodes()
+        online = self.channel.nodes()
         self.members = {k: m for k, m in self.members.items() if m.node in online}
         self._refused = {node: refusal for node, refusal in self._refused.items() if node in online}
         resting = {node for node, refusal in self._refused.items() if time.monotonic() < refusal.until}
-        strangers = online.keys() - {m.node for m in self.members.values()} - resting
-        letters = {node: Letter(node, self.greeting) for node in sorted(strangers)}
-        answers = dict(self.post.send(HELLO, letters, self.deadline)) if letters else {}
-        hellos = {node: answer for node, answer in answers.items() if isinstance(answer, Answer)}
+        new = online.keys() - {m.node for m in self.members.values()} - resting
+        requests = {node: Request(node, self.greeting) for node in sorted(new)}
+        answers = dict(self.channel.send(HELLO, requests, self.deadline)) if requests else {}
+        hellos = {node: answer for node, answer in answers.items() if isinstance(answer, Reply)}
         for node in sorted(hellos, key=lambda node: (str(hellos[node].header.get("name")), node)):
             self._admit(node, hellos[node], online[node])
         for node, answer in answers.items():
@@ -99,7 +98,7 @@ class Roster:
             time.sleep(0.5)
             self.refresh()
 
-    def _admit(self, node: int, answer: Answer, registered: str) -> None:
+    def _admit(self, node: int, answer: Reply, registered: str) -> None:
         hello = answer.header
         # Where clients have keys, the name of the key counts: nobody can come as somebody else.
         name, problem = registered or str(hello.get("name")), hello.get("refused") or fault_of_hello(hello)
@@ -114,7 +113,7 @@ class Roster:
         self._refused.pop(node, None)
         # A client that was killed comes back under a new node; the old one lingers for a minute.
         self.members[client] = Member(client, name, node, int(hello["generation"]), int(hello["exemplars"]))
-        self.holdings[client] = list(hello.get("classes") or [])
+        self.classes[client] = list(hello.get("classes") or [])
         log.info("%s is client %d", name, client)
 
     def _refuse(self, node: int, name: str, problem: str, took: float) -> None:
@@ -122,7 +121,7 @@ class Roster:
         if before is None or before.problem != problem:
             log.warning("%s cannot take part: %s", name, problem)
         # A client may read all its images before it says no, and the run waits for that: ask a slow one less often.
-        self._refused[node] = Refusal(problem, time.monotonic() + max(AGAIN_AFTER, 10 * took))
+        self._refused[node] = RefusedNode(problem, time.monotonic() + max(AGAIN_AFTER, 10 * took))
 
     def _id_for(self, name: str, wanted: int | None) -> int | None:
         """Return the id of a client; None if it cannot have one."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.core.payload import Payload, Value
-from fedfeat.engines.flower.protocol import Header
+from fedfeat.engines.flower.messages import Header
 from fedfeat.federation.evaluation import ENERGIES, EVALUATE, fault_of_tables
 
 Signature = tuple[Any, ...]

@@ -1,50 +1,41 @@
-"""Clients that own their data: where their images come from, and what must stay the same while a run goes on."""
+"""A client's images: its share of a public data set or images of its own, and what must not change during a run."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedfeat.config import Config
 from fedfeat.core.errors import DataError
 from fedfeat.core.files import write_json
-from fedfeat.data import Dataset
+from fedfeat.data import Dataset, load_dataset
 from fedfeat.data.owned import class_digests, read_own
 from fedfeat.data.settings import OWNED
-from fedfeat.engines.flower.source import PublicShare
-from fedfeat.scenario import Scenario
+from fedfeat.scenario import Scenario, build_scenario
 from fedfeat.scenario.named import named_classes, named_scenario
 
 
 @dataclass(frozen=True)
-class OwnImages:
-    """Images of the client's own, by class name.
+class ClientData:
+    """What ``--data`` points to: the client's own images, or a public data set, as the server's configuration says.
 
-    :param path: a folder with one sub-folder per class, or parquet.
+    :param path: a folder with one sub-folder per class, or parquet; or where the public data set lies on this machine.
+        Unset, where ``fedfeat data`` would look for it.
     """
 
     path: Path | None = None
 
     def open(self, config: Config) -> tuple[Dataset, Scenario]:
-        """Read the images of the classes that the server's tasks name; there may be none."""
-        dataset = read_own(self.path, config.data, named_classes(config.scenario), config.seed)
-        return dataset, named_scenario(config.scenario, config.seed, dataset.train_labels)
-
-
-@dataclass(frozen=True)
-class ClientData:
-    """What ``--data`` points to: the client's own images, or a public data set, as the server's configuration says."""
-
-    path: Path | None = None
-
-    def open(self, config: Config) -> tuple[Dataset, Scenario]:
-        """Open whichever it is."""
-        kind = OwnImages if config.data.name == OWNED else PublicShare
-        return kind(self.path).open(config)
+        """Return the images and who gets which of them; only this client's part is ever looked at."""
+        if config.data.name == OWNED:
+            owned = read_own(self.path, config.data, named_classes(config.scenario), config.seed)
+            return owned, named_scenario(config.scenario, config.seed, owned.train_labels)
+        location = {"path": None if self.path is None else str(self.path.absolute())}
+        dataset = load_dataset(config.data.model_copy(update=location), seed=config.seed)
+        return dataset, build_scenario(dataset.train_labels, dataset.num_classes, config.scenario, config.seed)
 
 
 def check_unchanged(folder: Path, dataset: Dataset, scenario: Scenario, task: int) -> None:
@@ -64,7 +55,7 @@ def check_unchanged(folder: Path, dataset: Dataset, scenario: Scenario, task: in
     write_json(path, digests)
 
 
-def secret_of(folder: Path) -> int:
+def read_secret(folder: Path) -> int:
     """Return a number that only this client knows in this run; drawn once and kept on its disk."""
     path = folder / "secret"
     if not path.exists():
@@ -72,9 +63,3 @@ def secret_of(folder: Path) -> int:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(str(secrets.randbits(128)))
     return int(path.read_text())
-
-
-def classes_nobody_has(names: tuple[str, ...], holdings: Mapping[int, list[str]]) -> list[str]:
-    """Return the classes of a run of which no connected client has an image."""
-    held = {name for classes in holdings.values() for name in classes}
-    return [name for name in names if name not in held]

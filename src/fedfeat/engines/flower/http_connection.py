@@ -1,9 +1,15 @@
-"""An HTTP connection as events, with a limit on every wait."""
+"""HTTP at the gateway: a connection with a limit on every wait, and which requests may reach the SuperLink.
+
+Only the requests that SuperNodes send pass. A request is judged as it was sent. Nothing is decoded or normalised, so
+there is no second reading of a path that could differ from the first: ``/v1/fleet/../control``, ``//v1/fleet``,
+``%2e``, a query or an absolute address are all simply not among the paths that pass.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,6 +17,12 @@ from typing import TypeVar
 import h11
 
 Result = TypeVar("Result")
+FLEET = re.compile(rb"/v1/fleet/[a-z]+(-[a-z]+)*")
+# Addressed to the next machine only, or to be set by the gateway and nobody else.
+NOT_PASSED_ON = frozenset(
+    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
+    b"upgrade expect host forwarded".split()
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,7 @@ async def within(seconds: float, waiting: Awaitable[Result]) -> Result:
         raise Stalled(f"nothing for {seconds:g} s") from error
 
 
-class Wire:
+class HttpConnection:
     """One side of an HTTP conversation over a stream."""
 
     def __init__(
@@ -98,3 +110,50 @@ class Wire:
 
     async def _read(self, seconds: float) -> None:
         self.http.receive_data(await within(seconds, self._reader.read(self._limits.piece_bytes)))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request goes no further, as an HTTP status and a few words."""
+
+    status: int
+    reason: str
+
+
+def refusal(request: h11.Request, largest_head: int, largest_body: int) -> Refusal | None:
+    """Return why a request must not pass; None when it may."""
+    names = [name for name, _ in request.headers]
+    if len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers) > largest_head:
+        return Refusal(431, f"more than {largest_head} bytes of headers")
+    if request.http_version != b"1.1":
+        return Refusal(505, "only HTTP/1.1")
+    if b"transfer-encoding" in names:
+        # SuperNodes announce the length. Without a second way to say where a body ends, nothing can be smuggled.
+        return Refusal(411, "send Content-Length, not Transfer-Encoding")
+    if b"upgrade" in names:
+        return Refusal(403, "no other protocols here")
+    length = next((int(value) for name, value in request.headers if name == b"content-length"), None)
+    if (request.method, request.target) == (b"GET", b"/health"):
+        return Refusal(400, "no body expected") if length else None
+    if request.method != b"POST" or not FLEET.fullmatch(request.target):
+        return Refusal(403, "not a path for clients")
+    if length is None:
+        return Refusal(411, "send Content-Length")
+    if length > largest_body:
+        return Refusal(413, f"more than {largest_body} bytes")
+    return None
+
+
+def forwarded_headers(request: h11.Request, peer: str, link: str) -> list[tuple[bytes, bytes]]:
+    """Return the headers to send on, with the sender's address as the gateway saw it."""
+    kept = [
+        (name, value)
+        for name, value in request.headers
+        if name not in NOT_PASSED_ON and not name.startswith(b"x-forwarded-")
+    ]
+    return [(b"host", link.encode()), *kept, (b"x-forwarded-for", peer.encode())]
+
+
+def returned_headers(response: h11.Response) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a reply that concern the client."""
+    return [(name, value) for name, value in response.headers if name not in NOT_PASSED_ON]

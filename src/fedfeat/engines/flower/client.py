@@ -1,6 +1,6 @@
-"""A client's side: its data, its engine and its memory, behind two questions, ``hello`` and ``ask``.
+"""A client of a federation: its data, its engine and its store, behind two questions, ``hello`` and ``ask``.
 
-Nothing here knows Flower. The configuration comes from the server; the images are opened here and stay here.
+The configuration comes from the server; the images are opened here and stay here.
 """
 
 from __future__ import annotations
@@ -26,10 +26,9 @@ from fedfeat.core.payload import SHARED, Payload, State, tensor_of, value_bytes
 from fedfeat.data import fingerprint
 from fedfeat.data.owned import held_classes
 from fedfeat.data.settings import OWNED
+from fedfeat.engines.flower.client_data import ClientData, check_unchanged, read_secret
 from fedfeat.engines.flower.codec import Packed, pack, unpack
-from fedfeat.engines.flower.own_data import check_unchanged, secret_of
-from fedfeat.engines.flower.protocol import PROTOCOL, Header, config_received
-from fedfeat.engines.flower.source import Source
+from fedfeat.engines.flower.messages import PROTOCOL, Header, config_received
 from fedfeat.engines.flower.store import Snapshot, Store
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import EVALUATE, SENDS, evaluation_on
@@ -41,7 +40,7 @@ log = logging.getLogger("fedfeat.client")
 
 
 @dataclass(frozen=True)
-class SiteSettings:
+class ClientSettings:
     """What the owner of a client decides."""
 
     folder: Path  # where the client keeps its state
@@ -57,12 +56,12 @@ class SiteSettings:
         return {"name": "inprocess", "device": self.device, **threads}
 
 
-class Site:
+class FederationClient:
     """One client; it may take part in one run after another, and keeps each run's memory apart."""
 
-    def __init__(self, settings: SiteSettings, source: Source) -> None:
-        self.settings, self.source = settings, source
-        self._open: Visit | None = None
+    def __init__(self, settings: ClientSettings, data: ClientData) -> None:
+        self.settings, self.data = settings, data
+        self.run: ClientRun | None = None  # the one that is open
 
     def hello(self, header: Header) -> Header:
         """Say who this is; the run that the server names is opened and stays open."""
@@ -75,27 +74,27 @@ class Site:
             return {"name": self.settings.name, "refused": reason}
         try:
             write_json(self._folder(header["run"]) / "config.json", header["config"])
-            visit = self._visit(header["run"], reopen=True)
-            self._say_what_leaves(visit)
+            run = self._open_run(header["run"], reopen=True)
+            self._log_what_leaves(run)
         except Exception as error:
             return {"name": self.settings.name, "refused": self._reason("cannot take part", header, error)}
         return {
             "name": self.settings.name,
             "client": self.settings.client,
-            "data": visit.fingerprint,
+            "data": run.fingerprint,
             "fedfeat": fedfeat.__version__,
             "torch": torch.__version__,
-            "classes": held_classes(visit.dataset) if visit.dataset.private else None,
-            **visit.standing(),
+            "classes": held_classes(run.dataset) if run.dataset.private else None,
+            **run.summary(),
         }
 
     def ask(self, header: Header, request: Packed) -> tuple[Header, Packed]:
         """Answer one operation; whatever goes wrong is part of the answer."""
         try:
-            return self._visit(header["run"]).answer(header, request)
+            return self._open_run(header["run"]).answer(header, request)
         except Exception as error:
             reason = self._reason(f"{header.get('op')} failed", header, error)
-        self._open = None  # what an operation left behind when it broke off is not to be trusted
+        self.run = None  # what an operation left behind when it broke off is not to be trusted
         return {"failed": reason}, pack({})
 
     def _reason(self, what: str, header: Header, error: Exception) -> str:
@@ -116,43 +115,43 @@ class Site:
         except Exception:
             return True
 
-    def _visit(self, run: str, *, reopen: bool = False) -> Visit:
-        if self._open is None or self._open.run != run or reopen:
-            folder = self._folder(run)
+    def _open_run(self, name: str, *, reopen: bool = False) -> ClientRun:
+        if self.run is None or self.run.name != name or reopen:
+            folder = self._folder(name)
             if not (folder / "config.json").exists():
-                raise FedfeatError(f"run {run} is unknown here: the server has to say hello first")
+                raise FedfeatError(f"run {name} is unknown here: the server has to say hello first")
             table = json.loads((folder / "config.json").read_text())
-            if self._open is not None and (self._open.run, self._open.table) == (run, table):
-                return self._open
+            if self.run is not None and (self.run.name, self.run.table) == (name, table):
+                return self.run
             config = config_received(table, engine=self.settings.engine(), plugins=list(self.settings.plugins))
-            self._open = Visit(run, table, config, self.source, Store(folder / "store"))
-        return self._open
+            self.run = ClientRun(name, table, config, self.data, Store(folder / "store"))
+        return self.run
 
     def _folder(self, run: str) -> Path:
         if not run.isalnum():
             raise FedfeatError(f"the run's name {run!r} should consist of letters and digits")
         return self.settings.folder / run
 
-    def _say_what_leaves(self, visit: Visit) -> None:
-        log.info("%s: run %s, method %s", self.settings.name, visit.run, visit.config.method)
+    def _log_what_leaves(self, run: ClientRun) -> None:
+        log.info("%s: run %s, method %s", self.settings.name, run.name, run.config.method)
         log.info("leaves this client: model weights, number of samples, training losses, number of exemplars")
-        log.info("updates of weights: %s", in_words(visit.config.privacy))
-        for name, words in visit.sends().items():
-            log.info("leaves this client: %s: %s", name, words)
+        log.info("updates of weights: %s", in_words(run.config.privacy))
+        for name, meaning in run.sends().items():
+            log.info("leaves this client: %s: %s", name, meaning)
 
 
-class Visit:
+class ClientRun:
     """A client's part in one run."""
 
-    def __init__(self, run: str, table: Any, config: Config, source: Source, store: Store) -> None:
-        self.run, self.table, self.config, self.store = run, table, config, store
-        self.dataset, self.scenario = source.open(config)
+    def __init__(self, name: str, table: Any, config: Config, data: ClientData, store: Store) -> None:
+        self.name, self.table, self.config, self.store = name, table, config, store
+        self.dataset, self.scenario = data.open(config)
         if self.dataset.private:
             check_unchanged(store.folder, self.dataset, self.scenario, store.task)
         self.fingerprint = fingerprint(self.dataset)
         self.engine = self._new_engine()
 
-    def standing(self, snapshot: Snapshot | None = None) -> Header:
+    def summary(self, snapshot: Snapshot | None = None) -> Header:
         """Return what the server may know of a state: how often it changed, and how many exemplars it holds."""
         snapshot = snapshot or self.store.now
         kept = self.store.tensor(snapshot, EXEMPLARS)
@@ -165,21 +164,21 @@ class Visit:
         if stored is not None:
             log.info("task %d round %d, %s: answered before, sent again", place[0] + 1, place[1] + 1, op)
             # The state of that moment: if the server's next request differs, the work goes on from there.
-            return {**self.standing(self.store.after(place, op)), "seconds": 0.0, "again": True}, stored
+            return {**self.summary(self.store.after(place, op)), "seconds": 0.0, "again": True}, stored
         if header["generation"] > self.store.reached:
             reason = f"its state is lost: change {header['generation']} expected, {self.store.reached} found"
-            return {**self.standing(), "failed": reason, "forgot": True}, pack({})
+            return {**self.summary(), "failed": reason, "forgot": True}, pack({})
         started = time.perf_counter()
-        reply, state = self._run(header, unpack(packed))
+        reply, state = self.run_op(header, unpack(packed))
         seconds = time.perf_counter() - started
         answer = pack(reply)
         sizes = {key: value_bytes(value) for key, value in reply.items()}
         self.store.commit(place, op, digest, answer, state, sizes)
         told = ", ".join(f"{key} {size:,} B" for key, size in sizes.items()) or "nothing"
         log.info("task %d round %d, %s: %.2f s, sent %s", place[0] + 1, place[1] + 1, op, seconds, told)
-        return {**self.standing(), "seconds": seconds}, answer
+        return {**self.summary(), "seconds": seconds}, answer
 
-    def _run(self, header: Header, request: Payload) -> tuple[Payload, State]:
+    def run_op(self, header: Header, request: Payload) -> tuple[Payload, State]:
         """Run an operation on the client's state; the store's own is left as it is."""
         client, engine = header["client"], self._engine_at(header["task"], header["round"])
         state = dict(self.store.state) | {k: v for k, v in request.items() if k.startswith(SHARED)}
@@ -210,7 +209,7 @@ class Visit:
     def _new_engine(self) -> InProcessEngine:
         engine = InProcessEngine(self.config, self.dataset, self.scenario, self.config.build_method())
         if self.dataset.private:
-            engine.ops[EVALUATE], engine.secret = evaluation_on(engine), secret_of(self.store.folder)
+            engine.ops[EVALUATE], engine.secret = evaluation_on(engine), read_secret(self.store.folder)
         return engine
 
     def sends(self) -> dict[str, str]:
