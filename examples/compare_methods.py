@@ -10,8 +10,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from fedfeat.config import make_config
-from fedfeat.runs.experiment import start
+from fedfeat.api import make_config, start
 
 METHODS = ("finetune", "replay", "replay+feat")
 SEEDS = (0, 1)

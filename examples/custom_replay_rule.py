@@ -12,14 +12,20 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Method, Op
-from fedfeat.algorithm.registry import base
-from fedfeat.algorithm.task_end import TaskEnd
-from fedfeat.config import make_config
-from fedfeat.core.payload import Payload, number_of, tensor_of
-from fedfeat.core.settings import Settings
-from fedfeat.runs.experiment import start
+from fedfeat.api import (
+    Client,
+    Method,
+    Op,
+    Payload,
+    Settings,
+    TaskEnd,
+    TaskEndStep,
+    base,
+    make_config,
+    number_of,
+    start,
+    tensor_of,
+)
 
 
 def far_apart_order(features: Tensor, count: int) -> Tensor:
@@ -48,10 +54,8 @@ def keep_far_apart(client: Client, request: Payload) -> Payload:
     return {}
 
 
-class FarApart:
-    """The server's side: ask every client that may keep something."""
-
-    after_last = False  # nobody would replay what is kept after the last task
+class FarApart(TaskEndStep):
+    """The server's side at the end of every task but the last: ask every client that may keep something."""
 
     def ops(self) -> dict[str, Op]:
         """Clients answer ``keep_far_apart``."""

@@ -5,13 +5,20 @@ from dataclasses import replace
 import torch
 from pydantic import Field
 
-from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Method, Op
-from fedfeat.algorithm.registry import addon, base
-from fedfeat.algorithm.step import LossTerm
-from fedfeat.algorithm.task_end import TaskEnd
-from fedfeat.core.payload import Payload, number_of, tensor_of
-from fedfeat.core.settings import Settings
+from fedfeat.api import (
+    Client,
+    LossTerm,
+    Method,
+    Op,
+    Payload,
+    Settings,
+    TaskEnd,
+    TaskEndStep,
+    addon,
+    base,
+    number_of,
+    tensor_of,
+)
 
 
 def keep_unsure(client: Client, request: Payload) -> Payload:
@@ -23,9 +30,7 @@ def keep_unsure(client: Client, request: Payload) -> Payload:
     return {}
 
 
-class _KeepUnsure:  # the server's side: what happens at the end of a task
-    after_last = False  # nobody would replay what is kept after the last task
-
+class _KeepUnsure(TaskEndStep):  # the server's side: what happens at the end of every task but the last
     def ops(self) -> dict[str, Op]:
         return {"keep_unsure": keep_unsure}
 

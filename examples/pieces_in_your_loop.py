@@ -12,9 +12,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedfeat.geometry import egc_correct, group_energies, gsa_loss
-from fedfeat.geometry.calibration import calibrated, choose, count_right
-from fedfeat.models import ETFHead
+from fedfeat.api import ETFHead, calibrated, choose, count_right, egc_correct, group_energies, gsa_loss
 
 NUM_OLD, NUM_CLASSES, WIDTH = 5, 10, 64
 KEPT, HELD_OUT = 4, 2  # images per class: of old ones to train on later, and of all to choose the strength on
@@ -101,16 +99,16 @@ def compare(seed: int) -> dict[str, tuple[float, float, float]]:
     linear = nn.Linear(WIDTH, NUM_CLASSES)
     plain, _ = learn_in_two_steps(linear, images, labels, gsa=0.0)
 
-    frame = ETFHead(WIDTH, seed=seed, logits="cosine")
-    frame.grow(NUM_CLASSES)  # for all ten at once, so that step one leaves room for step two
-    aligned, kept = learn_in_two_steps(frame, images, labels, gsa=0.1)
+    etf = ETFHead(WIDTH, seed=seed, logits="cosine")
+    etf.grow(NUM_CLASSES)  # for all ten at once, so that step one leaves room for step two
+    aligned, kept = learn_in_two_steps(etf, images, labels, gsa=0.1)
 
     with torch.no_grad():
         # How much energy old images have among the new classes: what is above is taken out.
-        prior = group_energies(frame.cosine(aligned(images[kept])), num_old=NUM_OLD).head.mean()
+        prior = group_energies(etf.cosine(aligned(images[kept])), num_old=NUM_OLD).head.mean()
         both = []
         for pixels, _ in (held_out, test):
-            cosines = frame.cosine(aligned(pixels))
+            cosines = etf.cosine(aligned(pixels))
             both.append((cosines, egc_correct(cosines, num_old=NUM_OLD, prior_head=prior)))
         gamma = strength_of(*both[0], held_out[1])
         chosen = calibrated(*both[1], num_old=NUM_OLD, gamma=gamma, delta=0.0)

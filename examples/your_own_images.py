@@ -12,10 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from fedfeat.config import make_config
-from fedfeat.data.images import find_images, fit_image
-from fedfeat.runs.experiment import start
-from fedfeat.runs.trained import load_trained
+from fedfeat.api import find_images, fit_image, load_trained, make_config, start
 
 SHAPES = ("circle", "cross", "frame", "stripes", "square", "triangle")
 SIZE, PER_CLASS = 16, 60
