@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from studios import anchors_for, device_images, frozen, network_for
+from networks import anchors_for, device_images, frozen, network_for
 from torch import nn
 
 from fedfeat.data.dataset import Augmentation
-from fedfeat.methods.data_free.replay import MAPPING
-from fedfeat.methods.data_free.studio import Studio
+from fedfeat.methods.data_free.pool import MAPPING
+from fedfeat.methods.data_free.synthesis import SynthesisContext
 from fedfeat.models import Network
 from toy import NUM_CLASSES, toy_dataset
 
@@ -33,6 +33,8 @@ def trained() -> Network:
 
 
 @pytest.fixture
-def studio(trained) -> Studio:
+def context(trained) -> SynthesisContext:
     images = device_images(toy_dataset(Augmentation(1, True, 0.3)))
-    return Studio(trained, images, NUM_CLASSES, tuple(f"square-{c}" for c in range(NUM_CLASSES)), seed=7, task=0)
+    return SynthesisContext(
+        trained, images, NUM_CLASSES, tuple(f"square-{c}" for c in range(NUM_CLASSES)), seed=7, task=0
+    )

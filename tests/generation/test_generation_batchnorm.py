@@ -1,10 +1,10 @@
 import pytest
 import torch
-from studios import network_for
+from networks import network_for
 from torch import nn
 
 from fedfeat.core.errors import ConfigError
-from fedfeat.methods.data_free.batchnorm import BatchNormProbe, batch_norms
+from fedfeat.methods.data_free.losses import BatchNormProbe, batch_norms
 
 
 def layer_with(mean, variance):

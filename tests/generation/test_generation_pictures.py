@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedfeat.methods.data_free.pictures import class_grid, write_picture
+from fedfeat.methods.data_free.synthesis import class_grid, write_picture
 
 
 def test_a_row_per_class_with_the_newest_images():

@@ -5,10 +5,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from studios import device_images
+from networks import device_images
 
 from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation
-from fedfeat.methods.data_free.pool import Pool, draw_batches, endless_batches, quantised
+from fedfeat.methods.data_free.pool import SyntheticPool, endless_batches, plan_batches, quantised
 from toy import toy_dataset
 
 
@@ -26,7 +26,7 @@ def test_bytes_survive_the_round_trip_and_channels_come_last():
 
 
 def test_a_pool_grows_batch_by_batch():
-    pool = Pool()
+    pool = SyntheticPool()
     pool.add(torch.zeros(2, 1, 4, 4), torch.tensor([0, 1]))
     pool.add(torch.ones(3, 1, 4, 4), torch.tensor([1, 2, 0]))
     assert pool.images.shape == (5, 4, 4, 1)
@@ -62,7 +62,7 @@ def test_every_pass_visits_an_image_at_most_once_in_batches_of_one_size(count, b
 def test_draws_in_one_row_are_those_of_endless_batches(count, size, batches):
     images = device_images(toy_dataset(NO_AUGMENTATION))
     size = min(size, count)
-    drawn = draw_batches(count, size, batches, images.augmentation, np.random.default_rng)
+    drawn = plan_batches(count, size, batches, images.augmentation, np.random.default_rng)
     assert [len(values) for values in drawn] == [batches * size] * 4
     one_by_one = islice(endless_batches(numbered(count), size, images, np.random.default_rng), batches)
     expected = torch.cat([levels(batch, images)[:, 0] for batch in one_by_one])

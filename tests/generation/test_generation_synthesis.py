@@ -1,127 +1,151 @@
 import copy
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from studios import anchors_for, device_images, frozen, network_for
+from networks import anchors_for, device_images, frozen, network_for
 from torch import nn
 from torch.nn import functional as F
 
 from fedfeat.data.dataset import Augmentation, Dataset
-from fedfeat.methods.data_free import anchored, meta
-from fedfeat.methods.data_free.anchored import AnchoredArtist, AnchoredSettings, Bound, balanced_labels
+from fedfeat.methods.data_free import lander_synthesis, target_synthesis
 from fedfeat.methods.data_free.generator import ImageGenerator
+from fedfeat.methods.data_free.lander_synthesis import (
+    AnchoredGenerator,
+    Bound,
+    LanderGenerationSettings,
+    balanced_labels,
+)
 from fedfeat.methods.data_free.losses import softened_divergence
-from fedfeat.methods.data_free.meta import MetaSettings, Recipe, add_differences, add_gradients, recipe_for
-from fedfeat.methods.data_free.pool import Pool
-from fedfeat.methods.data_free.student import distil, new_student
-from fedfeat.methods.data_free.studio import Studio, agreement
+from fedfeat.methods.data_free.pool import SyntheticPool
+from fedfeat.methods.data_free.synthesis import SynthesisContext, agreement, distil, new_student
+from fedfeat.methods.data_free.target_synthesis import (
+    Recipe,
+    SharedGenerator,
+    TargetGenerationSettings,
+    add_differences,
+    add_gradients,
+    recipe_for,
+)
 from toy import toy_dataset
 
-SMALL_META = MetaSettings(rounds=3, batch=12, steps=2, warmup=1, student_steps=2)
-SMALL_ANCHORED = AnchoredSettings(rounds=2, batch=12, steps=2, warmup=1, student_steps=2, adversarial_delay=1, code=16)
+SMALL_TARGET = TargetGenerationSettings(rounds=3, batch=12, steps=2, warmup=1, student_steps=2)
+SMALL_LANDER = LanderGenerationSettings(
+    rounds=2, batch=12, steps=2, warmup=1, student_steps=2, adversarial_delay=1, code=16
+)
+ONE_TARGET = TargetGenerationSettings(rounds=1, batch=4, steps=1, warmup=0, student_steps=1)
+ONE_LANDER = LanderGenerationSettings(
+    rounds=1, batch=4, steps=1, warmup=0, student_steps=1, adversarial_delay=0, code=8
+)
 BOUND = Bound(0.015, 5.0)
 
 
-def by_target(studio, settings=SMALL_META):
-    return meta.synthesise(studio, settings)
+def by_target(context, settings=SMALL_TARGET):
+    return target_synthesis.synthesise(context, settings)
 
 
-def by_lander(studio, settings=SMALL_ANCHORED):
-    return anchored.synthesise(studio, settings, anchors_for(studio.num_classes), BOUND)
+def by_lander(context, settings=SMALL_LANDER):
+    return lander_synthesis.synthesise(context, settings, anchors_for(context.num_classes), BOUND)
 
 
 BOTH = pytest.mark.parametrize("synthesise", [by_target, by_lander])
 
 
 @BOTH
-def test_a_pool_has_the_size_and_the_range_of_images(studio, synthesise):
-    pool = synthesise(studio)
+def test_a_pool_has_the_size_and_the_range_of_images(context, synthesise):
+    pool = synthesise(context)
     assert pool.images.shape == ({by_target: 36, by_lander: 24}[synthesise], 8, 8, 1)
     assert pool.images.dtype == torch.uint8
     assert pool.labels.min() >= 0
-    assert pool.labels.max() < studio.num_classes
+    assert pool.labels.max() < context.num_classes
     assert len(pool.images.unique()) > 10
 
 
 @BOTH
-def test_the_teacher_stays_as_it_was(studio, synthesise):
-    before = copy.deepcopy(studio.teacher.state_dict())
-    synthesise(studio)
-    after = studio.teacher.state_dict()
+def test_the_teacher_stays_as_it_was(context, synthesise):
+    before = copy.deepcopy(context.teacher.state_dict())
+    synthesise(context)
+    after = context.teacher.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert not studio.teacher.training
-    assert all(p.grad is None or not p.grad.any() for p in studio.teacher.parameters())
-    assert all(not m._forward_pre_hooks and not m._forward_hooks for m in studio.teacher.modules())
+    assert not context.teacher.training
+    assert all(p.grad is None or not p.grad.any() for p in context.teacher.parameters())
+    assert all(not m._forward_pre_hooks and not m._forward_hooks for m in context.teacher.modules())
 
 
 @BOTH
-def test_images_are_a_function_of_seed_and_task(studio, synthesise):
+def test_images_are_a_function_of_seed_and_task(context, synthesise):
     torch.manual_seed(1)
     np.random.seed(1)
-    first = synthesise(studio).images
+    first = synthesise(context).images
     torch.manual_seed(2)
     state = torch.get_rng_state()
-    assert torch.equal(synthesise(studio).images, first)
+    assert torch.equal(synthesise(context).images, first)
     assert torch.equal(torch.get_rng_state(), state)
     for other in ({"seed": 8}, {"task": 1}):
-        elsewhere = Studio(**{**studio.__dict__, **other})
+        elsewhere = replace(context, **other)
         assert not torch.equal(synthesise(elsewhere).images, first)
 
 
-@BOTH
+@pytest.mark.parametrize(("synthesise", "settings"), [(by_target, ONE_TARGET), (by_lander, ONE_LANDER)])
 @pytest.mark.parametrize(("shape", "name"), [((10, 7, 3), "small-cnn"), ((9, 12, 3), "resnet18")])
-def test_other_networks_sizes_and_channels(synthesise, shape, name):
+def test_other_networks_sizes_and_channels(synthesise, settings, shape, name):
     noise = np.random.default_rng(0).integers(0, 256, (4, *shape)).astype(np.uint8)
     labels = np.array([0, 1, 0, 1])
     dataset = Dataset("n", noise, labels, noise, labels, ("a", "b"), (0.5,) * 3, (0.2,) * 3, Augmentation(2, True))
     teacher = frozen(network_for(shape, classes=2, name=name))
-    pool = synthesise(Studio(teacher, device_images(dataset), 2, ("a", "b"), seed=1, task=0))
+    pool = synthesise(SynthesisContext(teacher, device_images(dataset), 2, ("a", "b"), seed=1, task=0), settings)
     assert pool.images.shape[1:] == shape
 
 
 @BOTH
-def test_a_single_class_is_legal(studio, synthesise):
+def test_a_single_class_is_legal(context, synthesise):
     teacher = frozen(network_for(classes=1))
-    pool = synthesise(Studio(teacher, studio.images, 1, ("only",), seed=1, task=0))
+    pool = synthesise(SynthesisContext(teacher, context.images, 1, ("only",), seed=1, task=0))
     assert (pool.labels == 0).all()
 
 
-def test_target_images_come_to_look_like_their_class(studio):
-    settings = MetaSettings(rounds=4, warmup=3, batch=30, steps=20, student_steps=5, one_hot=5.0, batch_norm=1.0)
-    assert agreement(studio, by_target(upright(studio), settings)) > 0.5  # one in six by chance
+def test_target_images_come_to_look_like_their_class(context):
+    settings = TargetGenerationSettings(
+        rounds=4, warmup=3, batch=30, steps=20, student_steps=5, one_hot=5.0, batch_norm=1.0
+    )
+    assert agreement(context, by_target(upright(context), settings)) > 0.5  # one in six by chance
 
 
-def test_lander_images_come_to_look_like_their_class(studio):
-    settings = AnchoredSettings(rounds=3, warmup=3, batch=30, steps=15, student_steps=10, input_statistics="data")
-    assert agreement(studio, by_lander(upright(studio), settings)) > 0.6
+def test_lander_images_come_to_look_like_their_class(context):
+    settings = LanderGenerationSettings(
+        rounds=3, warmup=3, batch=30, steps=15, student_steps=10, input_statistics="data"
+    )
+    assert agreement(context, by_lander(upright(context), settings)) > 0.6
 
 
-def upright(studio):
+def upright(context):
     """A mirrored square is one of another class."""
-    return Studio(**{**studio.__dict__, "images": device_images(toy_dataset(Augmentation()))})
+    return replace(context, images=device_images(toy_dataset(Augmentation())))
 
 
-def test_agreement_counts_the_teachers_answers(studio):
-    images = studio.images.images[:48]  # two classes of 24
-    labels = studio.images.labels[:48]
-    pool = Pool([images[:24], images[24:]], [labels[:24], 1 - labels[24:]])
-    right = studio.teacher(studio.images.normalise(images.float())).logits.argmax(1) == labels
-    assert agreement(studio, pool) == pytest.approx(float(right[:24].sum()) / 48)
+def test_agreement_counts_the_teachers_answers(context):
+    images = context.images.images[:48]  # two classes of 24
+    labels = context.images.labels[:48]
+    pool = SyntheticPool([images[:24], images[24:]], [labels[:24], 1 - labels[24:]])
+    right = context.teacher(context.images.normalise(images.float())).logits.argmax(1) == labels
+    assert agreement(context, pool) == pytest.approx(float(right[:24].sum()) / 48)
 
 
 def test_presets_follow_the_size_of_the_images():
-    assert recipe_for(MetaSettings(), 32) == Recipe(10, "fomaml", 2e-3, 0.5, 10.0, 20.0)
-    assert recipe_for(MetaSettings(), 8) == recipe_for(MetaSettings(), 32)
-    assert recipe_for(MetaSettings(), 64) == Recipe(50, "reptile", 2e-4, 0.1, 0.1, 5.0)
-    assert recipe_for(MetaSettings(preset="small"), 64).steps == 10
-    assert recipe_for(MetaSettings(preset="large", steps=3), 32) == Recipe(3, "reptile", 2e-4, 0.1, 0.1, 5.0)
+    assert recipe_for(TargetGenerationSettings(), 32) == Recipe(10, "fomaml", 2e-3, 0.5, 10.0, 20.0)
+    assert recipe_for(TargetGenerationSettings(), 8) == recipe_for(TargetGenerationSettings(), 32)
+    assert recipe_for(TargetGenerationSettings(), 64) == Recipe(50, "reptile", 2e-4, 0.1, 0.1, 5.0)
+    assert recipe_for(TargetGenerationSettings(preset="small"), 64).steps == 10
+    assert recipe_for(TargetGenerationSettings(preset="large", steps=3), 32) == Recipe(
+        3, "reptile", 2e-4, 0.1, 0.1, 5.0
+    )
 
 
 def test_the_defaults_make_10240_images():
-    target, lander = MetaSettings(), AnchoredSettings()
+    target, lander = TargetGenerationSettings(), LanderGenerationSettings()
     assert target.rounds * target.batch == lander.rounds * lander.batch == 10_240
     assert (target.warmup, target.student_steps, target.adversarial, target.lr_latent) == (20, 400, 1.0, 0.01)
     assert (lander.warmup, lander.steps, lander.student_steps, lander.lr) == (10, 40, 50, 2e-3)
@@ -148,32 +172,32 @@ def test_reptile_moves_the_shared_generator_towards_the_copy():
 
 
 @pytest.mark.parametrize("kind", ["fomaml", "reptile"])
-def test_a_round_moves_the_shared_generator_and_keeps_the_best_images(studio, kind):
-    settings = MetaSettings(batch=8, steps=3, meta=kind)
-    generator = ImageGenerator(settings.latent, studio.image_shape)
+def test_a_round_moves_the_shared_generator_and_keeps_the_best_images(context, kind):
+    settings = TargetGenerationSettings(batch=8, steps=3, meta=kind)
+    generator = ImageGenerator(settings.latent, context.image_shape)
     before = copy.deepcopy(generator.state_dict())
-    artist = meta.MetaArtist(studio, settings, recipe_for(settings, 8), generator)
-    images, labels = artist.make_batch(0, None)
+    maker = SharedGenerator(context, settings, recipe_for(settings, 8), generator)
+    images, labels = maker.make_batch(0, None)
     assert images.shape == (8, 1, 8, 8)
     assert not images.requires_grad
     assert len(labels) == 8
     assert any(not torch.equal(before[n], p) for n, p in generator.named_parameters())
 
 
-def test_the_images_kept_are_those_of_the_lowest_loss(studio, monkeypatch):
-    settings = MetaSettings(batch=4, steps=4)
+def test_the_images_kept_are_those_of_the_lowest_loss(context, monkeypatch):
+    settings = TargetGenerationSettings(batch=4, steps=4)
     made, losses = [], iter([3.0, 1.0, 2.0, 5.0])
-    artist = meta.MetaArtist(studio, settings, recipe_for(settings, 8), ImageGenerator(256, (8, 8, 1)))
+    maker = SharedGenerator(context, settings, recipe_for(settings, 8), ImageGenerator(256, (8, 8, 1)))
 
     def loss(inputs, labels, student):
         made.append(inputs.detach())
         return inputs.sum() * 0 + next(losses)
 
-    monkeypatch.setattr(artist, "_loss", loss)
-    monkeypatch.setattr(artist.probe, "remember", lambda: None)
-    plain = Studio(**{**studio.__dict__, "images": device_images(toy_dataset(Augmentation()))})
-    artist.studio = plain
-    images, _ = artist.make_batch(0, None)
+    monkeypatch.setattr(maker, "_loss", loss)
+    monkeypatch.setattr(maker.probe, "remember", lambda: None)
+    plain = upright(context)
+    maker.context = plain
+    images, _ = maker.make_batch(0, None)
     assert torch.allclose(plain.images.normalise(images.permute(0, 2, 3, 1) * 255), made[1])
 
 
@@ -186,28 +210,28 @@ def test_labels_are_balanced(classes, size):
     assert (labels[: size // classes * classes] == np.tile(np.arange(classes), size // classes)).all()
 
 
-def test_input_statistics_are_learned_unless_those_of_the_data_are_wanted(studio):
+def test_input_statistics_are_learned_unless_those_of_the_data_are_wanted(context):
     for source, moves in (("learned", True), ("data", False)):
-        settings = SMALL_ANCHORED.model_copy(update={"input_statistics": source})
-        artist = AnchoredArtist(studio, settings, anchors_for(), BOUND)
-        assert (artist.mean.tolist(), artist.std.tolist()) == ([0.5], pytest.approx([0.2]))
-        artist.make_batch(0, None)
-        assert (artist.mean.tolist() != [0.5]) == moves
-        assert (artist.std.tolist() != pytest.approx([0.2])) == moves
+        settings = SMALL_LANDER.model_copy(update={"input_statistics": source})
+        maker = AnchoredGenerator(context, settings, anchors_for(), BOUND)
+        assert (maker.mean.tolist(), maker.std.tolist()) == ([0.5], pytest.approx([0.2]))
+        maker.make_batch(0, None)
+        assert (maker.mean.tolist() != [0.5]) == moves
+        assert (maker.std.tolist() != pytest.approx([0.2])) == moves
 
 
-def test_the_warm_up_of_lander_is_not_stored(studio):
-    settings = SMALL_ANCHORED.model_copy(update={"student_steps": 0})
-    pool = by_lander(studio, settings)
-    artist = AnchoredArtist(studio, settings, anchors_for(), BOUND)
-    rounds = [artist.make_batch(r, None)[0] for r in range(2)]
+def test_the_warm_up_of_lander_is_not_stored(context):
+    settings = SMALL_LANDER.model_copy(update={"student_steps": 0})
+    pool = by_lander(context, settings)
+    maker = AnchoredGenerator(context, settings, anchors_for(), BOUND)
+    rounds = [maker.make_batch(r, None)[0] for r in range(2)]
     stored = (rounds[1].clamp(0, 1) * 255).to(torch.uint8).permute(0, 2, 3, 1)
     assert torch.equal(pool.batches[0], stored)
     assert len(pool.batches) == 2
 
 
-def test_a_student_is_a_fresh_network_of_the_same_kind(trained):
-    student = new_student(trained, 0)
+def test_a_student_is_a_fresh_network_of_the_same_kind(trained, context):
+    student = new_student(context)
     assert [p.shape for p in student.parameters()] == [p.shape for p in trained.parameters()]
     assert all(not p.requires_grad for p in student.parameters())
     convolution = student.backbone.layers[1][0].weight
@@ -217,14 +241,14 @@ def test_a_student_is_a_fresh_network_of_the_same_kind(trained):
     assert norm.weight.std() > 0
     assert not norm.running_mean.any()
     assert (norm.running_var == 1).all()
-    assert torch.equal(new_student(trained, 0).head.weight, student.head.weight)
-    assert not torch.equal(new_student(trained, 1).head.weight, student.head.weight)
+    assert torch.equal(new_student(context).head.weight, student.head.weight)
+    assert not torch.equal(new_student(replace(context, seed=8)).head.weight, student.head.weight)
 
 
 @pytest.mark.parametrize("mapping_weight", [0.0, 5.0])
-def test_a_student_comes_closer_to_its_teacher(trained, studio, mapping_weight):
-    student = new_student(trained, 0)
-    images = studio.images.plain(torch.arange(0, 144, 3))
+def test_a_student_comes_closer_to_its_teacher(trained, context, mapping_weight):
+    student = new_student(context)
+    images = context.images.plain(torch.arange(0, 144, 3))
 
     def distance():
         with torch.no_grad():
@@ -238,34 +262,36 @@ def test_a_student_comes_closer_to_its_teacher(trained, studio, mapping_weight):
 
     before = distance()
     optimiser = torch.optim.SGD(student.parameters(), lr=0.02, momentum=0.9)
-    distil(student, trained, batches(), optimiser, steps=60, temperature=4.0, mapping_weight=mapping_weight)
+    distil(student, context, batches(), optimiser, steps=60, temperature=4.0, mapping_weight=mapping_weight)
     assert distance()[0] < 0.5 * before[0]
     assert (distance()[1] < 0.5 * before[1]) == (mapping_weight > 0)
     assert not student.training
     assert all(not p.requires_grad for p in student.parameters())
 
 
-def test_the_student_is_asked_only_after_the_warm_up(studio, monkeypatch):
-    asked = []
-    for module in (meta, anchored):
-        artist = {meta: "MetaArtist", anchored: "AnchoredArtist"}[module]
-        made = getattr(module, artist).make_batch
+@pytest.mark.parametrize(
+    ("maker", "synthesise", "expected"),
+    [(SharedGenerator, by_target, [0, 0, 1, 1]), (AnchoredGenerator, by_lander, [0, 0, 0, 1, 1])],
+)
+def test_the_student_takes_part_only_after_the_warm_up(context, monkeypatch, maker, synthesise, expected):
+    took_part, make_batch = [], maker.make_batch
 
-        def noting(self, round, student, made=made, where=module):
-            asked.append((where, round, student is not None))
-            return made(self, round, student)
+    def noting(self, round, student):
+        took_part.append(student is not None)
+        return make_batch(self, round, student)
 
-        monkeypatch.setattr(getattr(module, artist), "make_batch", noting)
-    by_target(studio, MetaSettings(rounds=4, batch=4, steps=1, warmup=2, student_steps=1))
-    settings = AnchoredSettings(rounds=4, batch=4, steps=1, warmup=1, student_steps=1, code=4)
-    by_lander(studio, settings)
-    assert [s for w, _, s in asked if w is meta] == [False, False, True, True]
-    assert [s for w, _, s in asked if w is anchored] == [False, False, False, True, True]
+    monkeypatch.setattr(maker, "make_batch", noting)
+    small = {"rounds": 4, "batch": 4, "steps": 1, "student_steps": 1}
+    if synthesise is by_target:
+        by_target(context, TargetGenerationSettings(warmup=2, **small))
+    else:
+        by_lander(context, LanderGenerationSettings(warmup=1, code=4, **small))
+    assert took_part == expected
 
 
-def test_generated_pixels_are_cropped_and_flipped_with_a_gradient(studio):
+def test_generated_pixels_are_cropped_and_flipped_with_a_gradient(context):
     codes = torch.rand(6, 1, 8, 8, requires_grad=True)
-    pixels = studio.pixels(codes, np.random.default_rng(0))
+    pixels = context.pixels(codes, np.random.default_rng(0))
     assert pixels.shape == (6, 8, 8, 1)
     pixels.sum().backward()
     # A crop with one pixel of padding drops at most one row and one column, and repeats nothing.
@@ -275,7 +301,7 @@ def test_generated_pixels_are_cropped_and_flipped_with_a_gradient(studio):
     assert (per_image == 0).any()
 
 
-def test_draws_have_addresses(studio):
-    draw = partial(studio.draws, "student", 3)
-    assert draw(0).integers(1 << 30) == studio.draws("student", 3, 0).integers(1 << 30)
-    assert draw(0).integers(1 << 30) != draw(1).integers(1 << 30)
+def test_randomness_has_an_address(context):
+    rng = partial(context.rng, "student", 3)
+    assert rng(0).integers(1 << 30) == context.rng("student", 3, 0).integers(1 << 30)
+    assert rng(0).integers(1 << 30) != rng(1).integers(1 << 30)

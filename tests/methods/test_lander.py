@@ -11,8 +11,8 @@ from fedfeat.algorithm.step import Step
 from fedfeat.core.errors import ConfigError
 from fedfeat.data.cifar import CIFAR100_CLASSES
 from fedfeat.methods.class_names import TextSettings
-from fedfeat.methods.data_free.anchored import AnchoredSettings
 from fedfeat.methods.data_free.lander import LanderSettings, class_anchors, lander, loss_factors
+from fedfeat.methods.data_free.lander_synthesis import LanderGenerationSettings
 from fedfeat.methods.data_free.losses import bounding_loss
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
@@ -43,7 +43,7 @@ def test_the_defaults_are_the_published_ones():
     settings = LanderSettings()
     assert (settings.radius, settings.bound, settings.current, settings.previous) == (0.015, 5.0, 0.2, 0.4)
     assert (settings.temperature, settings.batch) == (2.0, 128)
-    assert settings.generation == AnchoredSettings()
+    assert settings.generation == LanderGenerationSettings()
     assert [t.name for t in lander(settings).active_terms(0)] == ["ce", "bound"]
     assert [t.name for t in lander(settings).active_terms(1)] == ["ce", "bound", "kd", "map"]
 
@@ -128,7 +128,7 @@ def step_of(engine, num_old, num_classes, labels, references):
         num_classes=num_classes,
         num_prototypes=num_classes,
         references=references,
-        levels=(),
+        intermediate=(),
         network=engine.network,
     )
 

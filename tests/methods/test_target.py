@@ -9,12 +9,11 @@ import torch
 
 from fedfeat.core.errors import ConfigError
 from fedfeat.federation.progress import Progress
-from fedfeat.methods.data_free import studio
-from fedfeat.methods.data_free.meta import MetaSettings
-from fedfeat.methods.data_free.pool import POOL
-from fedfeat.methods.data_free.replay import OURS, PREVIOUS_MODEL, THEIRS, SyntheticBatches
-from fedfeat.methods.data_free.studio import AGREEMENT
+from fedfeat.methods.data_free import synthesis
+from fedfeat.methods.data_free.pool import LOGITS, POOL, PREVIOUS_LOGITS, PREVIOUS_MODEL, SyntheticBatches
+from fedfeat.methods.data_free.synthesis import AGREEMENT
 from fedfeat.methods.data_free.target import TargetSettings, target
+from fedfeat.methods.data_free.target_synthesis import TargetGenerationSettings
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
@@ -42,7 +41,7 @@ def in_second_task(method="target", **changes):
 def test_the_defaults_are_the_published_ones():
     settings = TargetSettings()
     assert (settings.kd, settings.temperature, settings.batch) == (25.0, 2.0, 128)
-    assert settings.generation == MetaSettings()
+    assert settings.generation == TargetGenerationSettings()
     method = target(settings)
     assert [(t.name, t.weight) for t in method.active_terms(0)] == [("ce", 1.0)]
     assert [(t.name, t.weight) for t in method.active_terms(1)] == [("ce", 1.0), ("kd", 25.0)]
@@ -70,7 +69,7 @@ def test_distillation_starts_with_the_second_task(run, tmp_path):
 
 def test_a_pool_covers_all_seen_classes(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(studio, "write_picture", lambda path, grid: seen.append((path.name, grid.shape[0])))
+    monkeypatch.setattr(synthesis, "write_picture", lambda path, grid: seen.append((path.name, grid.shape[0])))
     run_toy(tmp_path, "target")
     row = 48 + 2
     assert seen == [("task-1.png", 2 * row + 2), ("task-2.png", 4 * row + 2)]
@@ -89,11 +88,11 @@ def test_both_models_look_at_the_same_synthetic_batch():
     assert look is not None
     client.network.eval()
     found = look(torch.empty(0))
-    assert found[OURS].shape == found[THEIRS].shape == (8, 2)
-    assert found[OURS].requires_grad
-    assert not found[THEIRS].requires_grad
+    assert found[LOGITS].shape == found[PREVIOUS_LOGITS].shape == (8, 2)
+    assert found[LOGITS].requires_grad
+    assert not found[PREVIOUS_LOGITS].requires_grad
     # Nothing was trained since the task began: old rows are those of the previous model.
-    assert torch.allclose(found[OURS].detach(), found[THEIRS], atol=1e-5)
+    assert torch.allclose(found[LOGITS].detach(), found[PREVIOUS_LOGITS], atol=1e-5)
 
 
 def test_synthetic_batches_are_a_function_of_the_address():
@@ -104,7 +103,7 @@ def test_synthetic_batches_are_a_function_of_the_address():
         engine.round = round
         look = SyntheticBatches(8).start(engine.client(client_id), {})
         assert look is not None
-        return look(torch.empty(0))[THEIRS]
+        return look(torch.empty(0))[PREVIOUS_LOGITS]
 
     assert torch.equal(first(0, 0), first(0, 0))
     assert not torch.equal(first(0, 0), first(1, 0))

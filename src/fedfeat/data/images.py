@@ -28,12 +28,12 @@ DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 CHUNK = 256
 
 
-def require_pillow() -> Any:
+def require_pillow(purpose: str = "reading images") -> Any:
     """Return ``PIL.Image``, or say how to install it."""
     try:
         from PIL import Image
     except ImportError as error:
-        raise MissingExtra("pillow", "images", "reading images") from error
+        raise MissingExtra("pillow", "images", purpose) from error
     return Image
 
 

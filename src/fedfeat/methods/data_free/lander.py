@@ -40,7 +40,6 @@ Departures:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import torch
 from pydantic import Field
@@ -49,7 +48,7 @@ from torch.nn import functional as F
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.losses import new_class_cross_entropy, soft_cross_entropy
-from fedfeat.algorithm.method import Capturable, Method, ReferenceFunction
+from fedfeat.algorithm.method import Capturable, Method, Reference, ReferenceFunction, ServerStep
 from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.server import Server
 from fedfeat.algorithm.step import LossTerm, Step
@@ -58,11 +57,19 @@ from fedfeat.core.rng import rng_at
 from fedfeat.core.settings import Settings
 from fedfeat.methods.class_names import TextSettings, check_text, class_features, encoder_name, text_width
 from fedfeat.methods.class_names.builtin import MEAN_NORM, VARIANCE
-from fedfeat.methods.data_free.anchored import AnchoredSettings, Bound, synthesise
+from fedfeat.methods.data_free.lander_synthesis import Bound, LanderGenerationSettings, synthesise
 from fedfeat.methods.data_free.losses import bounding_loss
-from fedfeat.methods.data_free.pool import Pool
-from fedfeat.methods.data_free.replay import MAPPING, OUR_MAP, OURS, THEIR_MAP, THEIRS, SyntheticBatches, mapped
-from fedfeat.methods.data_free.studio import Generation, Studio
+from fedfeat.methods.data_free.pool import (
+    LOGITS,
+    MAPPED,
+    MAPPING,
+    PREVIOUS_LOGITS,
+    PREVIOUS_MAPPED,
+    SyntheticBatches,
+    SyntheticPool,
+    mapped,
+)
+from fedfeat.methods.data_free.synthesis import Generation, SynthesisContext
 
 ANCHORS = "anchors"
 TYPICAL_NORM = 9.67  # of the published anchors, which were not normalised
@@ -78,7 +85,9 @@ class LanderSettings(Settings):
     temperature: float = Field(2.0, gt=0, description="temperature of distillation on clients")
     batch: int = Field(128, ge=1, description="synthetic images per step of a client")
     text: TextSettings = Field(default_factory=TextSettings, description="what the anchors are made from")
-    generation: AnchoredSettings = Field(default_factory=AnchoredSettings, description="the server's side")
+    generation: LanderGenerationSettings = Field(
+        default_factory=LanderGenerationSettings, description="the server's side"
+    )
 
 
 def loss_factors(num_old: int, num_classes: int, current: float = 0.2, previous: float = 0.4) -> tuple[float, float]:
@@ -122,15 +131,15 @@ def lander(settings: LanderSettings) -> Method:
 
     def distilled(step: Step) -> Tensor:
         return factors(step)[1] * soft_cross_entropy(
-            step.references[OURS], step.references[THEIRS], settings.temperature
+            step.references[LOGITS], step.references[PREVIOUS_LOGITS], settings.temperature
         )
 
     def held(step: Step) -> Tensor:
-        return factors(step)[1] * F.mse_loss(step.references[OUR_MAP], step.references[THEIR_MAP])
+        return factors(step)[1] * F.mse_loss(step.references[MAPPED], step.references[PREVIOUS_MAPPED])
 
-    def make_pool(studio: Studio) -> Pool:
-        anchors = class_anchors(settings.text, studio.class_names).to(studio.device)
-        return synthesise(studio, settings.generation, anchors, Bound(settings.radius, settings.bound))
+    def make_pool(context: SynthesisContext) -> SyntheticPool:
+        anchors = class_anchors(settings.text, context.class_names).to(context.device)
+        return synthesise(context, settings.generation, anchors, Bound(settings.radius, settings.bound))
 
     return Method(
         "lander",
@@ -144,14 +153,23 @@ def lander(settings: LanderSettings) -> Method:
         references=(Anchors(), SyntheticBatches(settings.batch, with_mapping=True)),
         trains_on_references=True,
         keeps_previous_model=True,
-        task_end=(Generation(make_pool),),
         server_steps=(AnchorDelivery(settings.text),),
+        task_end=(Generation(make_pool),),
         notes=(f"text_encoder={encoder_name(settings.text)}",),
     )
 
 
-class AnchorDelivery:
-    """Sends clients the anchors of new classes, once."""
+class Anchors(Reference):
+    """On a client: the anchors of all classes seen so far."""
+
+    def start(self, client: Client, request: Payload) -> ReferenceFunction:
+        """Put together what was delivered task by task."""
+        anchors = torch.cat([client.shared[_of_task(task)] for task in range(client.task + 1)])
+        return Capturable(lambda images, anchors: {ANCHORS: anchors}, (anchors,))
+
+
+class AnchorDelivery(ServerStep):
+    """On the server: sends clients the anchors of new classes, once."""
 
     def __init__(self, settings: TextSettings) -> None:
         self.settings = settings
@@ -163,18 +181,6 @@ class AnchorDelivery:
             anchors = class_anchors(self.settings, server.class_names)
             server.progress.share(name, anchors[server.seen.num_old :].to(server.images.device))
         return {}
-
-    def after_round(self, server: Server, replies: Mapping[int, Payload]) -> None:
-        """Anchors never move."""
-
-
-class Anchors:
-    """The anchors of all classes seen so far."""
-
-    def start(self, client: Client, request: Payload) -> ReferenceFunction:
-        """Put together what was delivered task by task."""
-        anchors = torch.cat([client.shared[_of_task(task)] for task in range(client.task + 1)])
-        return Capturable(lambda images, anchors: {ANCHORS: anchors}, (anchors,))
 
 
 def _of_task(task: int) -> str:

@@ -43,9 +43,9 @@ from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.core.settings import Settings
-from fedfeat.methods.data_free.meta import MetaSettings, synthesise
-from fedfeat.methods.data_free.replay import OURS, THEIRS, SyntheticBatches
-from fedfeat.methods.data_free.studio import Generation
+from fedfeat.methods.data_free.pool import LOGITS, PREVIOUS_LOGITS, SyntheticBatches
+from fedfeat.methods.data_free.synthesis import Generation
+from fedfeat.methods.data_free.target_synthesis import TargetGenerationSettings, synthesise
 
 
 class TargetSettings(Settings):
@@ -56,7 +56,9 @@ class TargetSettings(Settings):
     )
     temperature: float = Field(2.0, gt=0, description="temperature of distillation on clients")
     batch: int = Field(128, ge=1, description="synthetic images per step of a client")
-    generation: MetaSettings = Field(default_factory=MetaSettings, description="the server's side")
+    generation: TargetGenerationSettings = Field(
+        default_factory=TargetGenerationSettings, description="the server's side"
+    )
 
 
 @base("target", TargetSettings)
@@ -64,7 +66,7 @@ def target(settings: TargetSettings) -> Method:
     """TARGET: the old model's answers on server-made images, new data under a softmax over new classes."""
 
     def distilled(step: Step) -> Tensor:
-        return soft_cross_entropy(step.references[OURS], step.references[THEIRS], settings.temperature)
+        return soft_cross_entropy(step.references[LOGITS], step.references[PREVIOUS_LOGITS], settings.temperature)
 
     return Method(
         "target",
@@ -73,5 +75,5 @@ def target(settings: TargetSettings) -> Method:
         references=(SyntheticBatches(settings.batch),),
         trains_on_references=True,
         keeps_previous_model=True,
-        task_end=(Generation(lambda studio: synthesise(studio, settings.generation)),),
+        task_end=(Generation(lambda context: synthesise(context, settings.generation)),),
     )

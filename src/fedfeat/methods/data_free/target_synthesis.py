@@ -7,7 +7,6 @@ starting point (first-order MAML or Reptile).
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -16,21 +15,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.core.settings import Settings
-from fedfeat.methods.data_free.batchnorm import BatchNormProbe
 from fedfeat.methods.data_free.generator import ImageGenerator
-from fedfeat.methods.data_free.losses import adversarial_loss
-from fedfeat.methods.data_free.pool import Pool, endless_batches
-from fedfeat.methods.data_free.student import distil, new_student
-from fedfeat.methods.data_free.studio import Studio
+from fedfeat.methods.data_free.losses import BatchNormProbe, adversarial_loss
+from fedfeat.methods.data_free.pool import SyntheticPool
+from fedfeat.methods.data_free.synthesis import SynthesisContext, best_images, distil, new_student, pool_batches
 from fedfeat.models import Network
 
-Meta = Literal["fomaml", "reptile"]
+MetaUpdate = Literal["fomaml", "reptile"]
 BETAS = (0.5, 0.999)
 REPTILE_FACTOR = 67.0
 LARGE = 64  # pixels from which the second preset applies
 
 
-class MetaSettings(Settings):
+class TargetGenerationSettings(Settings):
     """How the server makes images; what is unset follows the preset for the images' size."""
 
     rounds: int = Field(40, ge=1, description="synthesis rounds per task; the pool has rounds x batch images")
@@ -40,7 +37,7 @@ class MetaSettings(Settings):
     )
     latent: int = Field(256, ge=1, description="dimensions of the generator's code")
     steps: int | None = Field(None, ge=1, description="steps per round; small 10, large 50")
-    meta: Meta | None = Field(None, description="how the shared generator follows; small fomaml, large reptile")
+    meta: MetaUpdate | None = Field(None, description="how the shared generator follows; small fomaml, large reptile")
     lr: float | None = Field(None, gt=0, description="learning rate of the generator; small 0.002, large 0.0002")
     lr_latent: float = Field(0.01, ge=0, description="learning rate of the codes")
     one_hot: float | None = Field(None, ge=0, description="weight of the wanted class; small 0.5, large 0.1")
@@ -56,7 +53,7 @@ class Recipe(NamedTuple):
     """The values that differ between the presets."""
 
     steps: int
-    meta: Meta
+    meta: MetaUpdate
     lr: float
     one_hot: float
     batch_norm: float
@@ -67,85 +64,80 @@ SMALL = Recipe(10, "fomaml", 2e-3, 0.5, 10.0, 20.0)
 LARGE_IMAGES = Recipe(50, "reptile", 2e-4, 0.1, 0.1, 5.0)
 
 
-def recipe_for(settings: MetaSettings, height: int) -> Recipe:
+def recipe_for(settings: TargetGenerationSettings, height: int) -> Recipe:
     """Return the preset for the images' size, with what the settings say in its place."""
     large = settings.preset == "large" or (settings.preset == "auto" and height >= LARGE)
     given = {name: value for name in Recipe._fields if (value := getattr(settings, name)) is not None}
     return (LARGE_IMAGES if large else SMALL)._replace(**given)
 
 
-def synthesise(studio: Studio, settings: MetaSettings) -> Pool:
-    """Fill a pool from the frozen model of a studio."""
-    recipe = recipe_for(settings, studio.image_shape[0])
+def synthesise(context: SynthesisContext, settings: TargetGenerationSettings) -> SyntheticPool:
+    """Fill a pool from a frozen model."""
+    recipe = recipe_for(settings, context.image_shape[0])
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(studio.seed_of("generator"))
-        generator = ImageGenerator(settings.latent, studio.image_shape).to(studio.device)
-    artist = MetaArtist(studio, settings, recipe, generator)
-    student = new_student(studio.teacher, studio.seed_of("student"))
+        torch.manual_seed(context.seed_of("generator"))
+        generator = ImageGenerator(settings.latent, context.image_shape).to(context.device)
+    shared = SharedGenerator(context, settings, recipe, generator)
+    student = new_student(context)
     optimiser = torch.optim.SGD(student.parameters(), lr=settings.student_lr, momentum=0.9, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 200, eta_min=2e-4)
-    pool = Pool()
+    pool = SyntheticPool()
     for round in range(settings.rounds):
         has_student = round >= settings.warmup
-        pool.add(*artist.make_batch(round, student if has_student else None))
+        pool.add(*shared.make_batch(round, student if has_student else None))
         if has_student and settings.student_steps:
-            images = endless_batches(
-                pool.images, settings.batch, studio.images, partial(studio.draws, "student", round)
-            )
-            distil(
-                student,
-                studio.teacher,
-                images,
-                optimiser,
-                steps=settings.student_steps,
-                temperature=recipe.temperature,
-                repeat=studio.repeat,
-            )
+            batches = pool_batches(context, pool, settings.batch, round)
+            steps, temperature = settings.student_steps, recipe.temperature
+            distil(student, context, batches, optimiser, steps=steps, temperature=temperature)
             schedule.step()
     return pool
 
 
-class MetaArtist:
-    """The shared generator and what it has seen so far."""
+class SharedGenerator:
+    """The generator that every round starts from, and what it has seen so far."""
 
-    def __init__(self, studio: Studio, settings: MetaSettings, recipe: Recipe, generator: ImageGenerator) -> None:
-        self.studio, self.settings, self.recipe, self.generator = studio, settings, recipe, generator
-        self.probe = BatchNormProbe(studio.teacher)
-        self.meta = torch.optim.Adam(generator.parameters(), lr=recipe.lr * recipe.steps, betas=BETAS)
+    def __init__(
+        self,
+        context: SynthesisContext,
+        settings: TargetGenerationSettings,
+        recipe: Recipe,
+        generator: ImageGenerator,
+    ) -> None:
+        self.context, self.settings, self.recipe, self.generator = context, settings, recipe, generator
+        self.probe = BatchNormProbe(context.teacher)
+        self.optimiser = torch.optim.Adam(generator.parameters(), lr=recipe.lr * recipe.steps, betas=BETAS)
 
     def make_batch(self, round: int, student: Network | None) -> tuple[Tensor, Tensor]:
         """Return the images of lowest loss of one round, and the classes they were meant for."""
-        rng, device = self.studio.draws("synthesis", round), self.studio.device
+        rng, device = self.context.rng("synthesis", round), self.context.device
         size = self.settings.batch
         codes = torch.from_numpy(rng.standard_normal((size, self.settings.latent)).astype("float32")).to(device)
-        labels = torch.from_numpy(rng.integers(0, self.studio.num_classes, size)).to(device)
+        labels = torch.from_numpy(rng.integers(0, self.context.num_classes, size)).to(device)
         fast = copy.deepcopy(self.generator).train()
         groups: list[dict[str, Any]] = [
             {"params": fast.parameters()},
             {"params": [codes.requires_grad_()], "lr": self.settings.lr_latent},
         ]
+        self.optimiser.zero_grad()
+
+        def forward() -> tuple[Tensor, Tensor]:
+            images = fast(codes)
+            inputs = self.context.images.normalise(self.context.pixels(images, rng))
+            return images, self._loss(inputs, labels, student)
+
+        def after_backward() -> None:
+            if self.recipe.meta == "fomaml":
+                add_gradients(self.generator, fast)
+
         optimiser = torch.optim.Adam(groups, lr=self.recipe.lr, betas=BETAS)
-        self.meta.zero_grad()
-        best, lowest = codes, float("inf")
-        with self.probe.watching():
-            for step in range(self.recipe.steps):
-                images = fast(codes)
-                loss = self._loss(self.studio.images.normalise(self.studio.pixels(images, rng)), labels, student)
-                if step == 0 or loss.item() < lowest:
-                    best, lowest = images.detach(), loss.item()
-                optimiser.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                if self.recipe.meta == "fomaml":
-                    add_gradients(self.generator, fast)
-                optimiser.step()
+        best = best_images(forward, optimiser, self.probe, self.recipe.steps, after_backward)
         if self.recipe.meta == "reptile":
             add_differences(self.generator, fast, REPTILE_FACTOR)
-        self.meta.step()
-        self.probe.remember()
+        self.optimiser.step()
         return best, labels
 
     def _loss(self, inputs: Tensor, labels: Tensor, student: Network | None) -> Tensor:
-        logits = self.studio.teacher(inputs).logits
+        logits = self.context.teacher(inputs).logits
         loss = self.recipe.one_hot * F.cross_entropy(logits, labels) + self.recipe.batch_norm * self.probe.loss()
         if student is None or self.settings.adversarial == 0:
             return loss
@@ -155,13 +147,13 @@ class MetaArtist:
 @torch.no_grad()
 def add_gradients(shared: torch.nn.Module, fast: torch.nn.Module) -> None:
     """First-order MAML: the copy's gradients are taken for those of the shared generator."""
-    for ours, theirs in zip(shared.parameters(), fast.parameters(), strict=True):
-        assert theirs.grad is not None
-        ours.grad = theirs.grad.clone() if ours.grad is None else ours.grad + theirs.grad
+    for slow, copied in zip(shared.parameters(), fast.parameters(), strict=True):
+        assert copied.grad is not None
+        slow.grad = copied.grad.clone() if slow.grad is None else slow.grad + copied.grad
 
 
 @torch.no_grad()
 def add_differences(shared: torch.nn.Module, fast: torch.nn.Module, factor: float) -> None:
     """Reptile: the way from the copy back to the shared generator is the gradient."""
-    for ours, theirs in zip(shared.parameters(), fast.parameters(), strict=True):
-        ours.grad = factor * (ours - theirs)
+    for slow, copied in zip(shared.parameters(), fast.parameters(), strict=True):
+        slow.grad = factor * (slow - copied)

@@ -1,4 +1,4 @@
-"""Networks and studios for the tests of image synthesis."""
+"""Networks and images for the tests of image synthesis."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 from fedfeat.algorithm.method import linear_head
 from fedfeat.data.augment import DeviceImages
-from fedfeat.methods.data_free.replay import MAPPING
+from fedfeat.methods.data_free.pool import MAPPING
 from fedfeat.models import FlatModel, ModelSettings, Network, build_network
 from toy import NUM_CLASSES
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,20 +11,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.core.settings import Settings
-from fedfeat.methods.data_free.batchnorm import BatchNormProbe
 from fedfeat.methods.data_free.generator import AnchorGenerator
-from fedfeat.methods.data_free.losses import adversarial_loss, bounding_loss
-from fedfeat.methods.data_free.pool import Pool, endless_batches
-from fedfeat.methods.data_free.replay import mapped
-from fedfeat.methods.data_free.student import distil, new_student
-from fedfeat.methods.data_free.studio import Studio
+from fedfeat.methods.data_free.losses import BatchNormProbe, adversarial_loss, bounding_loss
+from fedfeat.methods.data_free.pool import SyntheticPool, mapped
+from fedfeat.methods.data_free.synthesis import SynthesisContext, best_images, distil, new_student, pool_batches
 from fedfeat.models import Network
 
 BETAS = (0.5, 0.999)
 FIRST_MEAN, FIRST_STD = 0.5, 0.2
 
 
-class AnchoredSettings(Settings):
+class LanderGenerationSettings(Settings):
     """How the server makes images from class anchors."""
 
     rounds: int = Field(40, ge=1, description="rounds that are stored; the pool has rounds x batch images")
@@ -61,53 +57,52 @@ def balanced_labels(num_classes: int, size: int, rng: np.random.Generator) -> np
     return np.concatenate([whole, rng.integers(0, num_classes, size - len(whole))])
 
 
-def synthesise(studio: Studio, settings: AnchoredSettings, anchors: Tensor, bound: Bound) -> Pool:
-    """Fill a pool from the frozen model of a studio; ``anchors`` has a row per seen class."""
-    artist = AnchoredArtist(studio, settings, anchors, bound)
-    student = new_student(studio.teacher, studio.seed_of("student"))
-    pool = Pool()
+def synthesise(
+    context: SynthesisContext, settings: LanderGenerationSettings, anchors: Tensor, bound: Bound
+) -> SyntheticPool:
+    """Fill a pool from a frozen model; ``anchors`` has a row per seen class."""
+    anchored = AnchoredGenerator(context, settings, anchors, bound)
+    student = new_student(context)
+    pool = SyntheticPool()
     for round in range(settings.warmup + settings.rounds):
         opposed = round >= settings.warmup + settings.adversarial_delay
-        images, labels = artist.make_batch(round, student if opposed else None)
+        images, labels = anchored.make_batch(round, student if opposed else None)
         if round < settings.warmup:
             continue
         pool.add(images, labels)
-        if settings.student_steps:
-            batches = endless_batches(
-                pool.images, settings.student_batch, studio.images, partial(studio.draws, "student", round)
-            )
-            distil(
-                student,
-                studio.teacher,
-                batches,
-                torch.optim.SGD(student.parameters(), lr=settings.student_lr, momentum=0.9, weight_decay=2e-4),
-                steps=settings.student_steps,
-                temperature=settings.temperature,
-                mapping_weight=bound.weight,
-                repeat=studio.repeat,
-            )
+        distil(
+            student,
+            context,
+            pool_batches(context, pool, settings.student_batch, round),
+            torch.optim.SGD(student.parameters(), lr=settings.student_lr, momentum=0.9, weight_decay=2e-4),
+            steps=settings.student_steps,
+            temperature=settings.temperature,
+            mapping_weight=bound.weight,
+        )
     return pool
 
 
-class AnchoredArtist:
+class AnchoredGenerator:
     """The generator of one task, the input statistics it learns, and what it has seen so far."""
 
-    def __init__(self, studio: Studio, settings: AnchoredSettings, anchors: Tensor, bound: Bound) -> None:
-        self.studio, self.settings, self.anchors, self.bound = studio, settings, anchors, bound
-        self.probe = BatchNormProbe(studio.teacher)
+    def __init__(
+        self, context: SynthesisContext, settings: LanderGenerationSettings, anchors: Tensor, bound: Bound
+    ) -> None:
+        self.context, self.settings, self.anchors, self.bound = context, settings, anchors, bound
+        self.probe = BatchNormProbe(context.teacher)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(studio.seed_of("generator"))
-            generator = AnchorGenerator(anchors.shape[1], settings.code, settings.batch, studio.image_shape)
-        self.generator = generator.to(studio.device).train()
-        channels = studio.image_shape[2]
-        self.mean = torch.full((channels,), FIRST_MEAN, device=studio.device, requires_grad=True)
-        self.std = torch.full((channels,), FIRST_STD, device=studio.device, requires_grad=True)
+            torch.manual_seed(context.seed_of("generator"))
+            generator = AnchorGenerator(anchors.shape[1], settings.code, settings.batch, context.image_shape)
+        self.generator = generator.to(context.device).train()
+        channels = context.image_shape[2]
+        self.mean = torch.full((channels,), FIRST_MEAN, device=context.device, requires_grad=True)
+        self.std = torch.full((channels,), FIRST_STD, device=context.device, requires_grad=True)
 
     def make_batch(self, round: int, student: Network | None) -> tuple[Tensor, Tensor]:
         """Return the images of lowest loss of one round, and the classes they were meant for."""
-        rng = self.studio.draws("synthesis", round)
-        labels = torch.from_numpy(balanced_labels(self.studio.num_classes, self.settings.batch, rng))
-        labels = labels.to(self.studio.device)
+        rng = self.context.rng("synthesis", round)
+        labels = torch.from_numpy(balanced_labels(self.context.num_classes, self.settings.batch, rng))
+        labels = labels.to(self.context.device)
         wanted = self.anchors[labels]
         self.generator.noise.redraw(rng)
         # The noisy layers are new, so moments of their old gradients would mislead: a fresh optimiser per round.
@@ -115,29 +110,23 @@ class AnchoredArtist:
             {"params": self.generator.parameters()},
             {"params": [self.mean, self.std], "lr": self.settings.lr_statistics},
         ]
+
+        def forward() -> tuple[Tensor, Tensor]:
+            images = self.generator(wanted)
+            return images, self._loss(self._normalise(self.context.pixels(images, rng)), labels, wanted, student)
+
         optimiser = torch.optim.Adam(groups, lr=self.settings.lr, betas=BETAS)
-        best, lowest = wanted, float("inf")
-        with self.probe.watching():
-            for step in range(self.settings.steps):
-                images = self.generator(wanted)
-                loss = self._loss(self._normalise(self.studio.pixels(images, rng)), labels, wanted, student)
-                if step == 0 or loss.item() < lowest:
-                    best, lowest = images.detach(), loss.item()
-                optimiser.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimiser.step()
-        self.probe.remember()
-        return best, labels
+        return best_images(forward, optimiser, self.probe, self.settings.steps), labels
 
     def _normalise(self, pixels: Tensor) -> Tensor:
         if self.settings.input_statistics == "data":
-            return self.studio.images.normalise(pixels)
+            return self.context.images.normalise(pixels)
         return ((pixels / 255 - self.mean) / self.std).permute(0, 3, 1, 2)
 
     def _loss(self, inputs: Tensor, labels: Tensor, wanted: Tensor, student: Network | None) -> Tensor:
-        s, outputs = self.settings, self.studio.teacher(inputs)
+        s, outputs = self.settings, self.context.teacher(inputs)
         loss = s.one_hot * F.cross_entropy(outputs.logits, labels) + s.batch_norm * self.probe.loss()
-        found = mapped(self.studio.teacher, outputs.features)
+        found = mapped(self.context.teacher, outputs.features)
         loss = loss + self.bound.weight * bounding_loss(found, wanted, self.bound.radius)
         if student is None or s.adversarial == 0:
             return loss
