@@ -79,6 +79,7 @@ class Statistic(Protocol):
 
     def update(self, network: Network, step: Step, buffers: Buffers) -> None:
         """Take in one training step, without a branch on a tensor's value."""
+        return None
 
     def finish(self, client: Client, buffers: Buffers) -> Payload:
         """Return what the client sends along with its weights; may write to the client's state."""
@@ -98,6 +99,7 @@ class ServerStep(Protocol):
 
     def after_round(self, server: Server, replies: Mapping[int, Payload]) -> None:
         """Change the server's weights, numbers or tensors; ``replies`` come without the weights."""
+        return None
 
 
 class TaskEndStep(Protocol):
