@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
-from fedfeat.runs.checkout import UNKNOWN, checkout_commit
+from fedfeat.runs.folder import UNKNOWN, checkout_commit
 
 Accuracy = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Matrix = list[list[Accuracy]]

@@ -11,8 +11,8 @@ import pytest
 from paper_records import MakeRecord
 
 from fedfeat.core.errors import FedfeatError
-from fedfeat.runs.checkout import UNKNOWN, checkout_commit
 from fedfeat.runs.experiment import start
+from fedfeat.runs.folder import UNKNOWN, checkout_commit
 from fedfeat_reproduction import read_record, read_records, record, write_record
 from fedfeat_reproduction.records import record_of_run, records_of_runs
 from toy import toy_config, write_toy

@@ -115,7 +115,7 @@ def command(monkeypatch, names):
 
     for name, function in (("fedfeat.config", load_config), ("fedfeat.data", load_dataset)):
         monkeypatch.setattr(f"{name}.{function.__name__}", function)
-    from fedfeat.cli.scenario import app
+    from fedfeat.cli.show import scenario as app
 
     return lambda *args: (CliRunner().invoke(app, ["show", *map(str, args)], catch_exceptions=False), seen)
 

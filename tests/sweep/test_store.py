@@ -75,7 +75,7 @@ def test_a_bug_leaves_its_traceback_in_the_folder(
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("out of memory\nand more")
 
-    monkeypatch.setattr("fedfeat.runs.sweep.outcome.Experiment.run", broken)
+    monkeypatch.setattr("fedfeat.runs.sweep.planned.Experiment.run", broken)
     config = toy()
     outcome = finish([config], tmp_path)[0]
     story = outcome.path / "error.txt"

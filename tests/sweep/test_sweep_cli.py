@@ -102,9 +102,9 @@ def test_own_data_sets_have_a_row_each(sweep_file: Path, toy_file: Path, tmp_pat
         assert sum(f"data.path={path}" in row for row in rows) == 1
 
 
-def test_per_gpu_without_a_card_is_one_sentence(sweep_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_per_gpu_without_a_gpu_is_one_sentence(sweep_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    with pytest.raises(Exception, match="there is no NVIDIA card on this machine; use --workers"):
+    with pytest.raises(Exception, match="there is no NVIDIA GPU on this machine; use --workers"):
         fedfeat("sweep", sweep_file, "--per-gpu", "2")
 
 

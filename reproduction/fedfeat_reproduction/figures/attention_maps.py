@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedfeat.config import Config
 from fedfeat.engines.inprocess import choose_device
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 from fedfeat.runs.trained import Trained, load_trained
 from fedfeat_reproduction.figures.experiments import CIFAR10, configured, without_earlier_classes
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row
@@ -29,7 +29,7 @@ def configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
     return [configured(CIFAR10, method, seed, quick=quick, keep_models=True) for method in GSA for seed in seeds]
 
 
-def measure(runs: Sequence[Outcome]) -> Numbers:
+def measure(runs: Sequence[RunOutcome]) -> Numbers:
     """Return maps of a few images for the first seed, and means over many test images and all seeds."""
     arrays: dict[str, np.ndarray] = {}
     pictures: list[Row] = []

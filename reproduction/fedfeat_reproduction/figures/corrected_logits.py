@@ -12,7 +12,7 @@ from fedfeat.core.errors import FedfeatError
 from fedfeat.geometry import egc_gate, group_energies
 from fedfeat.methods.feat.correction import PRIOR_HEAD
 from fedfeat.methods.feat.settings import EGCSettings, FeatSettings
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures.cases import choose_cases, margins
 from fedfeat_reproduction.figures.experiments import CIFAR10_3, configured, without_earlier_classes
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row
@@ -40,7 +40,7 @@ def objection(configs: Sequence[Config]) -> str | None:
     return without_earlier_classes(configs)
 
 
-def measure(runs: Sequence[Outcome]) -> Numbers:
+def measure(runs: Sequence[RunOutcome]) -> Numbers:
     """Return four images of earlier classes (first seed), and the removed component's alignments (all seeds)."""
     cases: list[Row] = []
     found: dict[tuple[int, str], list[dict[str, float]]] = {}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedfeat.config import Config
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures.alignment import centred, client_alignment
 from fedfeat_reproduction.figures.experiments import CIFAR10, configured, without_earlier_classes
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row
@@ -31,7 +31,7 @@ def configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
     return [configured(CIFAR10, method, seed, quick=quick, keep_models=True) for method in GSA for seed in seeds]
 
 
-def measure(runs: Sequence[Outcome]) -> Numbers:
+def measure(runs: Sequence[RunOutcome]) -> Numbers:
     """Return each class's alignment over pairs of clients at the middle and the last task."""
     found: dict[tuple[str, int], list[np.ndarray]] = {}
     olds: dict[int, int] = {}

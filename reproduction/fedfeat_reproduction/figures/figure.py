@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fedfeat.config import Config
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 
 Row = dict[str, Any]  # column -> text, number or None
 
@@ -80,7 +80,7 @@ class PaperFigure:
     title: str
     note: str  # how the numbers are obtained, and where the paper leaves a choice
     configs: Callable[[bool, Sequence[int]], list[Config]]  # (quick, seeds) -> experiments
-    measure: Callable[[Sequence[Outcome]], Numbers]
+    measure: Callable[[Sequence[RunOutcome]], Numbers]
     draw: Callable[[Numbers], Any]
     findings: Callable[[Numbers], list[Finding]]
     varies: tuple[str, ...] = ()  # settings that are its axis or tell its panels apart

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedfeat.config import Config
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures.experiments import CIFAR10, CIFAR100_10, TINY, configured, published_accuracy
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure
 from fedfeat_reproduction.figures.panels import METHODS, accuracy_rows, draw_panels, feat_above_base
@@ -22,17 +22,17 @@ def configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
     return [configured(cell, m, seed, quick=quick) for cell in cells for m in METHODS for seed in seeds]
 
 
-def measure(runs: Sequence[Outcome]) -> Numbers:
+def measure(runs: Sequence[RunOutcome]) -> Numbers:
     """Return the accuracy after each task."""
     return Numbers(accuracy_rows(finished(runs), "task", _curve, _published))
 
 
-def _curve(run: Outcome) -> list[tuple[int, float]]:
+def _curve(run: RunOutcome) -> list[tuple[int, float]]:
     assert run.result is not None
     return list(enumerate(run.result["accuracy_after_task"], start=1))
 
 
-def _published(run: Outcome, task: int) -> float | None:
+def _published(run: RunOutcome, task: int) -> float | None:
     # The main table holds the end of each curve; the rest is in the paper's picture only.
     return published_accuracy(run.config) if task == run.config.scenario.tasks else None
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures.asked import USUAL, Asked
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, canonical
 from fedfeat_reproduction.figures.style import FORMATS, save_figure
@@ -26,13 +26,13 @@ class Made:
     asked: Asked
 
 
-def make_figure(figure: PaperFigure, runs: Sequence[Outcome], folder: Path, asked: Asked = USUAL) -> Made:
+def make_figure(figure: PaperFigure, runs: Sequence[RunOutcome], folder: Path, asked: Asked = USUAL) -> Made:
     """Measure finished runs, draw, and write ``NAME.pdf``, ``.svg``, ``.png``, ``.csv`` and ``.json`` into a folder."""
     write_numbers(figure, runs, folder, asked)
     return draw_again(figure, folder)
 
 
-def write_numbers(figure: PaperFigure, runs: Sequence[Outcome], folder: Path, asked: Asked = USUAL) -> Numbers:
+def write_numbers(figure: PaperFigure, runs: Sequence[RunOutcome], folder: Path, asked: Asked = USUAL) -> Numbers:
     """Measure finished runs, each folder once, and write the numbers alone, where nothing can be drawn."""
     runs = list({run.path: run for run in runs}.values())
     numbers = figure.measure(runs)

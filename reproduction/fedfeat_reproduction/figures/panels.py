@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures.figure import Finding, Numbers, Row, mean_and_std
 from fedfeat_reproduction.figures.style import (
     COLUMN,
@@ -22,11 +22,11 @@ from fedfeat_reproduction.figures.style import (
 
 METHODS = ("fedcbdr+feat", "refed+feat", "fedcbdr", "refed")
 PAIRS = (("fedcbdr+feat", "fedcbdr"), ("refed+feat", "refed"))  # FEAT, and the base it is built on
-Points = Callable[[Outcome], list[tuple[int, float]]]  # a run -> (place on the x axis, accuracy in percent)
+Points = Callable[[RunOutcome], list[tuple[int, float]]]  # a run -> (place on the x axis, accuracy in percent)
 
 
 def accuracy_rows(
-    runs: Sequence[Outcome], x: str, points: Points, published: Callable[[Outcome, int], float | None]
+    runs: Sequence[RunOutcome], x: str, points: Points, published: Callable[[RunOutcome, int], float | None]
 ) -> list[Row]:
     """Return mean and deviation over seeds per data set, method and place."""
     found: dict[tuple[str, str, int], list[float]] = {}

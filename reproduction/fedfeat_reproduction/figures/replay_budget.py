@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fedfeat.config import Config
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures.experiments import CIFAR10, CIFAR100, TINY, configured, published_accuracy
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure
 from fedfeat_reproduction.figures.panels import METHODS, accuracy_rows, draw_panels, feat_above_base
@@ -28,12 +28,12 @@ def configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
     ]
 
 
-def measure(runs: Sequence[Outcome]) -> Numbers:
+def measure(runs: Sequence[RunOutcome]) -> Numbers:
     """Return the accuracy after the last task for each budget."""
     return Numbers(accuracy_rows(finished(runs), "budget", _final, lambda run, _: published_accuracy(run.config)))
 
 
-def _final(run: Outcome) -> list[tuple[int, float]]:
+def _final(run: RunOutcome) -> list[tuple[int, float]]:
     assert run.result is not None
     return [(run.config.scenario.budget, run.result["final_accuracy"])]
 

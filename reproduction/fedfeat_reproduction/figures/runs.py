@@ -19,7 +19,7 @@ from fedfeat.engines.inprocess import choose_device
 from fedfeat.models import ETFHead, FlatModel
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 from fedfeat.runs.trained import Trained, load_trained
 
 BATCH = 256
@@ -51,7 +51,7 @@ class ModelView(NamedTuple):
         return self.trained.network.head.num_prototypes
 
 
-def finished(runs: Sequence[Outcome], method: str = "") -> list[Outcome]:
+def finished(runs: Sequence[RunOutcome], method: str = "") -> list[RunOutcome]:
     """Return the runs that have a result; a figure without any, or without any of ``method``, is refused."""
     done = [run for run in runs if run.result is not None]
     if not any(method in ("", run.config.method) for run in done):
@@ -61,7 +61,7 @@ def finished(runs: Sequence[Outcome], method: str = "") -> list[Outcome]:
 
 
 @torch.no_grad()
-def model_view(run: Outcome, task: int) -> ModelView:
+def model_view(run: RunOutcome, task: int) -> ModelView:
     """Run the test images through the model that a task (counted from 0) ended with."""
     trained = load_trained(run.path, task, choose_device("auto"))
     head = trained.network.head
@@ -72,7 +72,7 @@ def model_view(run: Outcome, task: int) -> ModelView:
     return ModelView(trained, images, labels, features.cpu(), head.prototypes.cpu(), head.cosine(features).cpu())
 
 
-def seen_test_images(run: Outcome, trained: Trained) -> tuple[Tensor, Tensor]:
+def seen_test_images(run: RunOutcome, trained: Trained) -> tuple[Tensor, Tensor]:
     """Return the test images of the classes that a model has seen, with labels in order of arrival."""
     # The run's folder knows where the data lay then, its outcome where they lie now.
     dataset = load_dataset(run.config.data, seed=run.config.seed)
@@ -91,7 +91,7 @@ class ClientViews(NamedTuple):
     num_classes: int
 
 
-def client_features(run: Outcome, task: int) -> ClientViews:
+def client_features(run: RunOutcome, task: int) -> ClientViews:
     """Return what each client's model makes of the test images.
 
     Clients' models are not kept. Here each client trains the model that the task ended with once more, through the
@@ -129,7 +129,7 @@ def _on_this_machine(config: Config) -> Config:
     return config.model_copy(update={"engine": EngineSettings(threads=config.engine.threads)})
 
 
-def _states_of(run: Outcome, num_old: int, labels: Tensor) -> dict[int, State]:
+def _states_of(run: RunOutcome, num_old: int, labels: Tensor) -> dict[int, State]:
     """Return the clients' states with the exemplars they had in a task: those of the classes before it."""
     loaded = RunFolder.open(run.path).checkpoints.load()
     if loaded is None:

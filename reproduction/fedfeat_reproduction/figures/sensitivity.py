@@ -10,7 +10,7 @@ import numpy as np
 
 from fedfeat.config import Config
 from fedfeat.methods.feat.settings import FeatSettings
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures.experiments import CIFAR10, configured, published_accuracy
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row, mean_and_std
 from fedfeat_reproduction.figures.runs import finished
@@ -41,9 +41,9 @@ def objection(configs: Sequence[Config]) -> str | None:
     return f"shows the settings of {METHOD}; name it in --only too, or leave --only out"
 
 
-def measure(runs: Sequence[Outcome]) -> Numbers:
+def measure(runs: Sequence[RunOutcome]) -> Numbers:
     """Return the final accuracy of every point of the grid, and of the base."""
-    found: dict[tuple[float | None, ...], list[Outcome]] = {}
+    found: dict[tuple[float | None, ...], list[RunOutcome]] = {}
     for run in finished(runs, METHOD):
         found.setdefault(_point(run.config), []).append(run)
     return Numbers([_row(point, group) for point, group in found.items()])
@@ -57,7 +57,7 @@ def _point(config: Config) -> tuple[float | None, ...]:
     return settings.gsa.weight, settings.egc.rho, settings.gsa.tau
 
 
-def _row(point: tuple[float | None, ...], group: Sequence[Outcome]) -> Row:
+def _row(point: tuple[float | None, ...], group: Sequence[RunOutcome]) -> Row:
     mean, std = mean_and_std([run.result["final_accuracy"] for run in group if run.result is not None])
     config = group[0].config
     usual = FeatSettings()

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedfeat.config import Config
 from fedfeat.geometry import group_energies
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures.drift import class_means, lean
 from fedfeat_reproduction.figures.experiments import CIFAR10, configured, without_earlier_classes
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row
@@ -37,7 +37,7 @@ def configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
     return [configured(CIFAR10, method, seed, quick=quick, keep_models=True) for method in GSA for seed in seeds]
 
 
-def measure(runs: Sequence[Outcome]) -> Numbers:
+def measure(runs: Sequence[RunOutcome]) -> Numbers:
     """Return cosines and energies of the test images of earlier classes after the last task."""
     found: dict[str, list[np.ndarray]] = {}
     points: dict[str, np.ndarray] = {}
@@ -49,7 +49,7 @@ def measure(runs: Sequence[Outcome]) -> Numbers:
     return Numbers(rows, points)
 
 
-def _of_run(run: Outcome) -> tuple[np.ndarray, np.ndarray]:
+def _of_run(run: RunOutcome) -> tuple[np.ndarray, np.ndarray]:
     """Return (own, nearest head, share with more head energy) per earlier class, and each sample's two energies."""
     at = model_view(run, run.config.scenario.tasks - 1)
     tail = at.labels < at.num_old

@@ -20,7 +20,7 @@ from fedfeat.data.download import Progress as Report
 from fedfeat.data.load import DATASETS, find_dataset, find_source, list_datasets, load_dataset
 from fedfeat.data.settings import DataSettings, download_folder
 
-app = typer.Typer(help="Fetch, check and list data sets.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.command("get")

@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedfeat.cli.progress import RunProgress
+from fedfeat.cli.progress import RunProgress, console
 from fedfeat.cli.report import write_run_report
-from fedfeat.cli.run import ConfigFile, Overrides, Plugins, console
+from fedfeat.cli.run import ConfigFile, Overrides, Plugins
 from fedfeat.config import Config, load_config
 from fedfeat.core.errors import ConfigError, MissingExtra
 from fedfeat.data.settings import OWNED

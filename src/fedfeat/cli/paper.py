@@ -13,12 +13,11 @@ from rich.table import Table
 
 from fedfeat.cli.paper_choices import count_effects, record_effects, run_choices, show_choices
 from fedfeat.cli.paper_tables import Format, print_table, say_left_out
-from fedfeat.cli.sweep import PerGPU, RayAddress, Workers, make_pool
-from fedfeat.cli.sweep_progress import exit_if_failed, finish_all
+from fedfeat.cli.progress import exit_if_failed, finish_all
+from fedfeat.cli.run import PerGPU, RayAddress, Workers, make_pool
 from fedfeat.config.presets import experiment
 from fedfeat.core.errors import FedfeatError, nearest
-from fedfeat.runs.sweep import plan
-from fedfeat.runs.sweep.outcome import Pool
+from fedfeat.runs.sweep import RunPool, plan
 from fedfeat_reproduction import cells, choices_runs
 from fedfeat_reproduction.changed import refuse_fixed
 from fedfeat_reproduction.choices_runs import CHOICES, TITLE, Protocol
@@ -230,7 +229,7 @@ def _quick_note(name: str) -> str:
 
 
 def _run_figure(
-    name: str, only: str, folder: Path, quick: bool, seeds: Sequence[int], overrides: Sequence[str], pool: Pool
+    name: str, only: str, folder: Path, quick: bool, seeds: Sequence[int], overrides: Sequence[str], pool: RunPool
 ) -> None:
     from fedfeat_reproduction.figures import FIGURES, Asked, experiments_of, make_figure
 

@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from fedfeat.cli.paper_tables import WIDE, Format, say_left_out
-from fedfeat.cli.sweep_progress import finish_all
-from fedfeat.runs.sweep import Outcome, plan
-from fedfeat.runs.sweep.outcome import Pool
+from fedfeat.cli.progress import finish_all
+from fedfeat.runs.sweep import RunOutcome, RunPool, plan
 from fedfeat_reproduction.choices import answers, find_variations, read_choices
 from fedfeat_reproduction.choices_effects import Effect, effect_of, find_pairs, shelves
 from fedfeat_reproduction.choices_record import measured, write_measured
@@ -34,8 +33,8 @@ from fedfeat_reproduction.records import Record
 
 
 def run_choices(
-    only: str, protocol: Protocol, seeds: Sequence[int], folder: Path, pool: Pool, console: Console
-) -> list[Outcome]:
+    only: str, protocol: Protocol, seeds: Sequence[int], folder: Path, pool: RunPool, console: Console
+) -> list[RunOutcome]:
     """Run what is missing of the usual experiment and its variations."""
     wanted = [a for a in choose_alternatives(only) if protocol.objection(a) is None]
     return finish_all(plan(protocol.configs(wanted, seeds), folder), console, pool=pool)

@@ -1,4 +1,4 @@
-"""``fedfeat predict``: use a trained model on image files."""
+"""``fedfeat predict`` and ``fedfeat export``: a trained model on image files, or as one file for other programs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from rich.table import Table
 from fedfeat.core.errors import DataError
 from fedfeat.data.images import find_images, fit_image
 from fedfeat.engines.inprocess import choose_device
+from fedfeat.runs.export import export_model
 from fedfeat.runs.trained import OWN, Trained, load_trained
 
 console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -28,6 +30,13 @@ CorrectionOption = Annotated[
 TaskOption = Annotated[int | None, typer.Option(min=1, help="model that this task ended with; default is the last one")]
 CHUNK = 256  # images read before they are predicted together
 Row = dict[str, Any]
+
+
+class FileFormat(StrEnum):
+    """What other programs read."""
+
+    onnx = "onnx"
+    torchscript = "torchscript"
 
 
 def predict(
@@ -54,6 +63,27 @@ def predict(
         _print(trained, rows, correction, top)
     if any("error" in row for row in rows):
         raise typer.Exit(1)
+
+
+def export(
+    run: RunArgument,
+    out: Annotated[Path, typer.Option(help="file to write")],
+    format: Annotated[FileFormat, typer.Option(help="what to write")] = FileFormat.onnx,
+    correction: CorrectionOption = OWN,
+    task: TaskOption = None,
+) -> None:
+    """Write a trained model with its normalisation and correction to one file, checked by the format's own runtime."""
+    trained = load_trained(run, None if task is None else task - 1)
+    exported = export_model(trained, out, format.value, correction)
+    height, width, channels = trained.image_shape
+    size = exported.path.stat().st_size / 2**20
+    console.print(f"{exported.path}: {size:.1f} MiB, {format.value}, correction {exported.correction}", style="bold")
+    console.print(f"input    images, uint8 [N, {height}, {width}, {channels}] in 0..255, any N")
+    console.print(f"outputs  logits and probabilities, float32 [N, {len(trained.class_names)}]")
+    console.print(f"classes  {', '.join(trained.class_names)} (also in the file's metadata)")
+    console.print(
+        f"checked  on {exported.checked} images with the format's runtime: largest difference {exported.difference:.1e}"
+    )
 
 
 def predict_files(trained: Trained, paths: Sequence[Path], correction: str, top: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""``fedfeat run``, ``fedfeat resume`` and ``fedfeat compare``."""
+"""``fedfeat run``, ``resume``, ``compare`` and ``sweep``: one experiment, or many of which none is run twice."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
-from rich.console import Console
 
-from fedfeat.cli.progress import RunProgress
+from fedfeat.cli.progress import RunProgress, console, exit_if_failed, finish_all
 from fedfeat.cli.report import write_comparison, write_run_report
-from fedfeat.cli.sweep_progress import exit_if_failed, finish_all
 from fedfeat.config import load_config
-from fedfeat.runs.compare import comparison_runs
+from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.experiment import resume as resume_run
 from fedfeat.runs.experiment import start
-
-console = Console(highlight=False, soft_wrap=True, markup=False)
+from fedfeat.runs.sweep import RunPool, in_turn, plan, processes
+from fedfeat.runs.sweep.grid import comparison_runs, load_sweep
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file, or the name of a preset")]
 Overrides = Annotated[
@@ -30,6 +29,9 @@ Plugins = Annotated[
     list[Path] | None,
     typer.Option("--plugin", metavar="FILE", help="Python file with methods of your own; repeatable"),
 ]
+Workers = Annotated[int | None, typer.Option(min=1, help="runs at once on this machine; default 1")]
+PerGPU = Annotated[int | None, typer.Option(min=1, help="runs that share a GPU; uses every GPU there is")]
+RayAddress = Annotated[str | None, typer.Option(metavar="ADDRESS", help="run on a Ray cluster; 'local' starts one")]
 
 
 def run(
@@ -85,3 +87,35 @@ def compare(
     if any(outcome.result is not None for outcome in outcomes):
         write_comparison(out, console)
     exit_if_failed(outcomes, console)
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with a table [sweep]")],
+    set: Overrides = None,
+    workers: Workers = None,
+    per_gpu: PerGPU = None,
+    ray: RayAddress = None,
+    out: Annotated[Path | None, typer.Option(help="folder of the runs; default runs/NAME of the file")] = None,
+) -> None:
+    """Run a grid of methods, seeds and settings; what is finished is not run again, a failure stops nothing."""
+    folder = out or Path("runs") / file.stem
+    configs = load_sweep(file, set or ())
+    pool = make_pool(workers, per_gpu, ray)
+    outcomes = finish_all(plan(configs, folder), console, pool=pool)
+    if any(outcome.result is not None for outcome in outcomes):
+        write_comparison(folder, console)
+    exit_if_failed(outcomes, console)
+
+
+def make_pool(workers: int | None, per_gpu: int | None, ray: str | None) -> RunPool:
+    """Return what ``--workers``, ``--per-gpu`` and ``--ray`` ask for."""
+    if ray is not None:
+        from fedfeat.runs.sweep.cluster import ray_cluster
+
+        return ray_cluster(ray, workers=workers, per_gpu=per_gpu)
+    if per_gpu is None:
+        return processes(workers) if workers and workers > 1 else in_turn
+    gpus = torch.cuda.device_count()
+    if gpus == 0:
+        raise FedfeatError("--per-gpu: there is no NVIDIA GPU on this machine; use --workers")
+    return processes(workers or gpus * per_gpu, range(gpus))

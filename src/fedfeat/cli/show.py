@@ -1,29 +1,42 @@
-"""``fedfeat list`` and ``fedfeat doctor``."""
+"""What there is: ``fedfeat list``, ``doctor``, ``scenario show`` and ``bench``."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedfeat.config import Config
-from fedfeat.config.plugins import load_installed
-from fedfeat.config.presets import PRESETS
-from fedfeat.core.errors import DataError, MissingExtra
+from fedfeat.core.errors import DataError, FedfeatError, MissingExtra
 from fedfeat.data import list_datasets
 from fedfeat.data.load import find_dataset, find_source
 from fedfeat.data.settings import search_places
-from fedfeat.methods import PARTS, example_methods
-from fedfeat.runs.folder import environment
 
 console = Console(highlight=False, soft_wrap=True, markup=False)
+scenario = typer.Typer(no_args_is_help=True)
+bench = typer.Typer(no_args_is_help=True)
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+OPTIONAL = (
+    ("PIL", "images", "reading images"),
+    ("pyarrow", "images", "reading parquet"),
+    ("matplotlib", "plots", "drawing figures"),
+    ("plotly", "plots", "drawing the charts of reports"),
+    ("open_clip", "clip", "a local CLIP model (clip2fl, fedfsa, lander)"),
+    ("transformers", "clip", "a local CLIP model (clip2fl, fedfsa, lander)"),
+    ("onnxruntime", "export", "exporting to ONNX"),
+    ("tensorboard", "tensorboard", "the tracker TensorBoard"),
+    ("wandb", "wandb", "the tracker Weights & Biases"),
+    ("mlflow", "mlflow", "the tracker MLflow"),
+    ("flwr", "flower", "a federation of processes or machines"),
+)
 
 
 class Subject(StrEnum):
@@ -48,27 +61,20 @@ def list_(
         table.add_row(*("" if v is None else str(v) for v in row.values()))
     console.print(table)
     if subject is Subject.methods:
+        from fedfeat.methods import example_methods
+
         console.print(f"\nJoin a base and add-ons with '+': {', '.join(example_methods())}")
 
 
 def doctor() -> None:
     """Say what is installed, which devices and data there are, and what is missing."""
-    for key, value in environment().items():
+    from fedfeat.runs.folder import environment
+
+    here = environment()
+    for key, value in here.items():
         console.print(f"{key:10} {value if value is not None else 'none'}")
-    console.print(f"{'device':10} {'cuda' if torch.cuda.is_available() else 'cpu'} (engine.device = auto)")
-    for package, extra, purpose in (
-        ("PIL", "images", "reading images"),
-        ("pyarrow", "images", "reading parquet"),
-        ("matplotlib", "plots", "drawing figures"),
-        ("plotly", "plots", "drawing the charts of reports"),
-        ("open_clip", "clip", "a local CLIP model (clip2fl, fedfsa, lander)"),
-        ("transformers", "clip", "a local CLIP model (clip2fl, fedfsa, lander)"),
-        ("onnxruntime", "export", "exporting to ONNX"),
-        ("tensorboard", "tensorboard", "the tracker TensorBoard"),
-        ("wandb", "wandb", "the tracker Weights & Biases"),
-        ("mlflow", "mlflow", "the tracker MLflow"),
-        ("flwr", "flower", "a federation of processes or machines"),
-    ):
+    console.print(f"{'device':10} {'cuda' if here['gpu'] else 'cpu'} (engine.device = auto)")
+    for package, extra, purpose in OPTIONAL:
         there = importlib.util.find_spec(package) is not None
         note = "found" if there else f"missing: {purpose} needs it (pip install 'fedfeat[{extra}]')"
         console.print(f"{package:12} {note}")
@@ -94,6 +100,10 @@ def _where(name: str) -> str:
 
 
 def _methods() -> list[dict[str, Any]]:
+    from fedfeat.config import Config
+    from fedfeat.config.plugins import load_installed
+    from fedfeat.methods import PARTS
+
     load_installed(reserved=Config.model_fields)
     return [
         {"name": p.name, "kind": p.kind, "settings": p.table, "summary": p.summary}
@@ -106,4 +116,56 @@ def _datasets() -> list[dict[str, Any]]:
 
 
 def _presets() -> list[dict[str, Any]]:
+    from fedfeat.config.presets import PRESETS
+
     return [{"name": p.name, "summary": p.summary} for p in PRESETS.values()]
+
+
+@scenario.callback()
+@bench.callback()
+def _group() -> None:
+    """Keep a command named even while it is the only one of its group."""
+
+
+@scenario.command()
+def show(
+    config: Annotated[Path, typer.Argument(help="Experiment file (TOML).")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change one setting, e.g. scenario.beta=0.1; repeatable."),
+    ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(help="Draw a heat map into this file, or into this folder as scenario-NAME.png."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what scenario.json would hold.")] = False,
+) -> None:
+    """Show which client sees which classes in which task; nothing is trained."""
+    from fedfeat.config import load_config
+    from fedfeat.data import load_dataset
+    from fedfeat.report.scenario_figure import draw_scenario
+    from fedfeat.report.scenario_text import print_scenario
+    from fedfeat.scenario import build_scenario
+
+    settings = load_config(config, overrides or [])
+    data = load_dataset(settings.data, seed=settings.seed)
+    partition = build_scenario(data.train_labels, data.num_classes, settings.scenario, settings.seed)
+    if as_json:
+        typer.echo(json.dumps(partition.to_json(data.class_names), indent=2))
+    else:
+        print_scenario(partition, data.class_names)
+    if png is not None:
+        target = png / f"scenario-{config.stem}.png" if png.is_dir() else png
+        draw_scenario(partition, target, data.class_names)
+        typer.echo(f"heat map written to {target}", err=True)
+
+
+@bench.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})
+def gpu(context: typer.Context) -> None:
+    """Compare a bare loop, the in-process engine and engine cuda on this GPU: one table, ratios in one run."""
+    script = BENCHMARKS / "gpu.py"
+    if not script.is_file():
+        raise FedfeatError(
+            "bench: benchmarks are not part of an installation; get the repository and run: python benchmarks/gpu.py"
+        )
+    raise typer.Exit(subprocess.run([sys.executable, str(script), *context.args]).returncode)

@@ -14,12 +14,12 @@ from fedfeat.methods.clip2fl.teacher import LiveTeacher, encode_all, make_teache
 from fedfeat.methods.clip2fl.teacher_cache import write_cache
 from fedfeat.methods.clip2fl.teacher_settings import Live, TeacherSettings
 
-app = typer.Typer(help="Make the file of CLIP features that clip2fl learns from.", no_args_is_help=True)
+app = typer.Typer(no_args_is_help=True)
 
 
 @app.callback()
 def _group() -> None:
-    """Make the file of CLIP features that clip2fl learns from."""
+    """Keep ``build`` a named command even while it is the only one."""
 
 
 @app.command("build")

@@ -18,7 +18,7 @@ except ImportError:  # not on Windows: there nothing keeps two programs from one
 
 
 @contextmanager
-def alone_in(folder: Path, wait: float = 0.0) -> Iterator[None]:
+def lock_folder(folder: Path, wait: float = 0.0) -> Iterator[None]:
     """Keep a second program out of a run folder; the lock goes with the process that holds it.
 
     :param wait: seconds to wait for another program that may be about to end.

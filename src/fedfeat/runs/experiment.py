@@ -11,7 +11,7 @@ from fedfeat.algorithm.method import Method
 from fedfeat.config import Config
 from fedfeat.core.errors import CheckpointError, ConfigError
 from fedfeat.core.files import write_json
-from fedfeat.core.lock import alone_in
+from fedfeat.core.lock import lock_folder
 from fedfeat.data import Dataset, fingerprint, load_dataset
 from fedfeat.data.owned import metadata_only
 from fedfeat.data.settings import OWNED
@@ -40,14 +40,14 @@ def start(config: Config, out: Path | None = None, listeners: tuple[Listener, ..
     """Run an experiment from the beginning and return its result."""
     experiment = Experiment(config)
     folder = experiment.new_folder(out or Path(config.run.out) / run_name(config))
-    with alone_in(folder.path):
+    with lock_folder(folder.path):
         return experiment.run(folder, Progress(), listeners)
 
 
 def resume(path: Path, listeners: tuple[Listener, ...] = (), engine: EngineFactory = make_engine) -> Result:
     """Continue an interrupted run; the outcome has the same bytes as that of an uninterrupted one."""
     folder = RunFolder.open(path)
-    with alone_in(path):
+    with lock_folder(path):
         return go_on(folder, listeners, engine)
 
 

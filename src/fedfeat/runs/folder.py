@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,8 +18,9 @@ import fedfeat
 from fedfeat.config import Config, load_config
 from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError
 from fedfeat.core.files import disk_errors, write_atomically, write_json
-from fedfeat.runs.checkout import checkout_commit
 from fedfeat.runs.checkpoint import CheckpointFolder
+
+UNKNOWN = "not recorded"
 
 
 class RunFolder:
@@ -116,3 +118,18 @@ def environment() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
     }
+
+
+def checkout_commit() -> str:
+    """Return the commit of the checkout this program runs from, with '+' after it where files were changed."""
+    here = Path(__file__).parent
+    try:
+        commit = _git(here, "rev-parse", "--short=12", "HEAD")
+        return commit + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no", "--", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return UNKNOWN
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()

@@ -20,12 +20,8 @@ from fedfeat.core.settings import flatten
 from fedfeat.methods import settings_tables
 
 Table = dict[str, Any]
-UNDECISIVE = (
-    "run",
-    "tracker",
-    "federation",
-    "data.path",
-)  # what it leaves behind, how clients are awaited, where data lie
+# What a run leaves behind, how clients are awaited, where the images lie.
+UNDECISIVE = ("run", "tracker", "federation", "data.path")
 COMPUTATION = ("engine", "plugins")  # other last bits of a result, but the same experiment in a table of results
 OWN_DATA = ("npz", "parquet", "folder")  # such a name says nothing about the images: only their place does
 FEW = 3  # settings that are told for every run; of more, only those that are not as in most runs

@@ -12,7 +12,7 @@ from fedfeat.algorithm.method import Method
 from fedfeat.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
-from fedfeat.core.lock import alone_in
+from fedfeat.core.lock import lock_folder
 from fedfeat.data import Dataset
 from fedfeat.engines.flower.app import show_log
 from fedfeat.engines.flower.engine import FlowerEngine
@@ -45,5 +45,5 @@ def run_in(folder: Path, grid: Grid) -> Result:
         channel = Channel(grid, config.federation.poll)
         return FlowerEngine(config, dataset, scenario, method, channel=channel, folder=folder)
 
-    with alone_in(folder, GIVEN_UP):
+    with lock_folder(folder, GIVEN_UP):
         return go_on(RunFolder.open(folder), engine=engine)

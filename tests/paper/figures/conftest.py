@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from fedfeat.runs.sweep import Outcome, finish
+from fedfeat.runs.sweep import RunOutcome, finish
 from toy import toy_config, write_toy
 
 METHODS = ("fedcbdr+etf", "fedcbdr+etf+gsa", "fedcbdr+feat")
 
 
 @pytest.fixture(scope="session")
-def toy_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+def toy_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunOutcome]:
     folder = tmp_path_factory.mktemp("figures")
     data = {"path": str(write_toy(folder / "toy.npz"))}
     changes = {"data": data, "run": {"keep_models": True, "checkpoint_seconds": 20.0}}
@@ -24,7 +24,7 @@ def toy_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 
 
 @pytest.fixture(scope="session")
-def gsa_runs(toy_runs: dict[str, Outcome]) -> list[Outcome]:
+def gsa_runs(toy_runs: dict[str, RunOutcome]) -> list[RunOutcome]:
     return [toy_runs[method] for method in METHODS[:2]]
 
 

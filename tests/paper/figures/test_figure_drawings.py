@@ -16,18 +16,18 @@ import pytest
 from figure_toys import outcome
 
 from fedfeat.core.errors import FedfeatError, MissingExtra
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures import FIGURES, Asked, Numbers, draw_again, make_figure, read_figure
 from fedfeat_reproduction.figures.style import COLUMN, FORMATS, PAGE, method_look, method_name, paper_style, plain_name
 
-MakeRuns = Callable[[str], list[Outcome]]
+MakeRuns = Callable[[str], list[RunOutcome]]
 
 
 @pytest.fixture
-def runs_of(toy_runs: dict[str, Outcome]) -> MakeRuns:
+def runs_of(toy_runs: dict[str, RunOutcome]) -> MakeRuns:
     """Return runs for a figure: trained ones on the toy problem, or invented results."""
 
-    def make(name: str) -> list[Outcome]:
+    def make(name: str) -> list[RunOutcome]:
         if name in ("figure-3", "figure-4", "figure-9"):
             return [toy_runs["fedcbdr+etf"], toy_runs["fedcbdr+etf+gsa"]]
         if name == "figure-10":
@@ -102,7 +102,7 @@ def test_methods_differ_without_colour() -> None:
     assert method_name("refed+feat").startswith("FEAT$")
 
 
-def test_rows_of_figures_from_trained_models(toy_runs: dict[str, Outcome], gsa_runs: list[Outcome]) -> None:
+def test_rows_of_figures_from_trained_models(toy_runs: dict[str, RunOutcome], gsa_runs: list[RunOutcome]) -> None:
     alignment = FIGURES["figure-3"].measure(gsa_runs)
     assert [len(alignment.where(task=t, method="fedcbdr+etf")) for t in (2, 3)] == [4, 6]
     assert [r["group"] for r in alignment.where(task=3, method="fedcbdr+etf")] == ["tail"] * 4 + ["head"] * 2
@@ -148,7 +148,7 @@ def test_files_say_what_was_changed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["figure-3", "figure-4", "figure-9"])
-def test_one_of_two_methods_is_drawn_alone(name: str, gsa_runs: list[Outcome]) -> None:
+def test_one_of_two_methods_is_drawn_alone(name: str, gsa_runs: list[RunOutcome]) -> None:
     for run in gsa_runs:
         numbers = FIGURES[name].measure([run])
         FIGURES[name].draw(numbers)

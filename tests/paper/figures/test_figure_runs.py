@@ -16,7 +16,7 @@ from fedfeat.config import make_config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.runs.experiment import Experiment, start
-from fedfeat.runs.sweep import Outcome
+from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures import FIGURES
 from fedfeat_reproduction.figures.corrected_logits import corrected
 from fedfeat_reproduction.figures.runs import ClientViews, _states_of, client_features, finished, model_view
@@ -25,7 +25,7 @@ TASKS = 3
 
 
 @pytest.mark.parametrize("task", range(TASKS))
-def test_the_model_of_a_task_predicts_as_it_did_in_the_run(toy_runs: dict[str, Outcome], task: int) -> None:
+def test_the_model_of_a_task_predicts_as_it_did_in_the_run(toy_runs: dict[str, RunOutcome], task: int) -> None:
     run = toy_runs["fedcbdr+feat"]
     assert run.result is not None
     at = model_view(run, task)
@@ -35,7 +35,7 @@ def test_the_model_of_a_task_predicts_as_it_did_in_the_run(toy_runs: dict[str, O
     assert sorted(set(at.labels.tolist())) == list(range(at.num_classes))
 
 
-def test_the_written_out_correction_predicts_as_the_run_did(toy_runs: dict[str, Outcome]) -> None:
+def test_the_written_out_correction_predicts_as_the_run_did(toy_runs: dict[str, RunOutcome]) -> None:
     run = toy_runs["fedcbdr+feat"]
     assert run.result is not None
     at = model_view(run, TASKS - 1)
@@ -43,7 +43,7 @@ def test_the_written_out_correction_predicts_as_the_run_did(toy_runs: dict[str, 
     assert 100 * float(right.double().mean()) == pytest.approx(run.result["final_accuracy"])
 
 
-def test_a_run_that_only_removes_is_shown_so(toy_runs: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_only_removes_is_shown_so(toy_runs: dict[str, RunOutcome], monkeypatch: pytest.MonkeyPatch) -> None:
     at = model_view(toy_runs["fedcbdr+feat"], 1)
     config = make_config(at.trained.config.to_table(), ["feat.egc.tail_boost=false"])
     trained = replace(at.trained, config=config, method=config.build_method())
@@ -60,29 +60,29 @@ def test_a_run_that_only_removes_is_shown_so(toy_runs: dict[str, Outcome], monke
     assert "(e) whole change" not in [text.get_text() for text in legend.get_texts()]
 
 
-def test_a_correction_without_its_prior_is_refused(toy_runs: dict[str, Outcome]) -> None:
+def test_a_correction_without_its_prior_is_refused(toy_runs: dict[str, RunOutcome]) -> None:
     with pytest.raises(FedfeatError, match="figure-10 shows what EGC does, and a run of fedcbdr"):
         FIGURES["figure-10"].measure([toy_runs["fedcbdr+etf"]])
 
 
-def test_the_middle_task_of_two_is_the_last(toy_runs: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_middle_task_of_two_is_the_last(toy_runs: dict[str, RunOutcome], monkeypatch: pytest.MonkeyPatch) -> None:
     views = ClientViews(torch.rand(3, 8, 5), torch.arange(8) % 4, num_old=2, num_classes=4)
     monkeypatch.setattr("fedfeat_reproduction.figures.feature_alignment.client_features", lambda run, task: views)
     run = toy_runs["fedcbdr+etf"]
     config = make_config(run.config.to_table(), ["scenario.tasks=2"])
-    numbers = FIGURES["figure-3"].measure([Outcome(config, run.path, run.result)])
+    numbers = FIGURES["figure-3"].measure([RunOutcome(config, run.path, run.result)])
     assert [(row["task"], row["seeds"]) for row in numbers.rows] == [(2, 1)] * 4
 
 
-def test_one_client_is_like_no_other(toy_runs: dict[str, Outcome]) -> None:
+def test_one_client_is_like_no_other(toy_runs: dict[str, RunOutcome]) -> None:
     run = toy_runs["fedcbdr+etf"]
     config = make_config(run.config.to_table(), ["scenario.participation=1"])
     with pytest.raises(FedfeatError, match="fewer than two clients trained at the end of task 2"):
-        client_features(Outcome(config, run.path, run.result), 1)
+        client_features(RunOutcome(config, run.path, run.result), 1)
 
 
 def test_clients_train_on_what_they_held_in_that_task(
-    toy_runs: dict[str, Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    toy_runs: dict[str, RunOutcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = toy_runs["fedcbdr+etf"]
     held: dict[tuple[int, int], list[int]] = {}
@@ -105,7 +105,7 @@ def test_clients_train_on_what_they_held_in_that_task(
     assert any(held[2, client] for client in range(3))
 
 
-def test_each_client_has_a_model_of_its_own(toy_runs: dict[str, Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_client_has_a_model_of_its_own(toy_runs: dict[str, RunOutcome], monkeypatch: pytest.MonkeyPatch) -> None:
     run = toy_runs["fedcbdr+etf"]
     visits: list[tuple[int, int, int]] = []
     make = InProcessEngine.client
@@ -126,7 +126,7 @@ def test_each_client_has_a_model_of_its_own(toy_runs: dict[str, Outcome], monkey
     assert torch.equal(client_features(run, 1).features, found.features)
 
 
-def test_without_a_finished_run_the_reason_is_told(toy_runs: dict[str, Outcome]) -> None:
+def test_without_a_finished_run_the_reason_is_told(toy_runs: dict[str, RunOutcome]) -> None:
     run = toy_runs["fedcbdr+etf"]
     assert finished([failed(run.config), run]) == [run]
     with pytest.raises(FedfeatError, match="no run has finished: the disk is full"):
@@ -135,7 +135,7 @@ def test_without_a_finished_run_the_reason_is_told(toy_runs: dict[str, Outcome])
         finished([])
 
 
-def test_class_order_is_not_that_of_the_data(toy_runs: dict[str, Outcome]) -> None:
+def test_class_order_is_not_that_of_the_data(toy_runs: dict[str, RunOutcome]) -> None:
     """Otherwise the labels above could be right by chance."""
     order = Experiment(toy_runs["fedcbdr+etf"].config).scenario.class_order
     assert not np.array_equal(order, np.arange(len(order)))

@@ -11,20 +11,20 @@ from typing import Any
 from fedfeat.config import make_config
 from fedfeat.core.errors import FedfeatError, MissingExtra
 from fedfeat.core.files import write_atomically
-from fedfeat.runs.sweep.outcome import Event, Outcome, Planned, Pool, Watch, attempt
+from fedfeat.runs.sweep.planned import Event, Planned, RunOutcome, RunPool, Watch, attempt
 
 BROUGHT_BACK = ("config.toml", "env.json", "scenario.json", "events.jsonl", "error.txt", "result.json")
 Answer = dict[str, Any]
 
 
-def ray_cluster(address: str, *, workers: int | None = None, per_gpu: int | None = None) -> Pool:
+def ray_cluster(address: str, *, workers: int | None = None, per_gpu: int | None = None) -> RunPool:
     """Return a pool on the cluster at an address; ``local`` starts one on this machine with ``workers`` processors."""
     try:
         import ray
     except ImportError:
         raise MissingExtra("ray", "ray", "a sweep on a Ray cluster") from None
 
-    def pool(runs: Sequence[Planned], watch: Watch) -> Iterator[Outcome]:
+    def pool(runs: Sequence[Planned], watch: Watch) -> Iterator[RunOutcome]:
         if runs:
             with _connected(ray, address, workers):
                 yield from _run_all(ray, runs, watch, 1 / per_gpu if per_gpu else 0)
@@ -57,7 +57,7 @@ def _knock(address: str) -> None:
             pass
 
 
-def _run_all(ray: Any, runs: Sequence[Planned], watch: Watch, gpus: float) -> Iterator[Outcome]:
+def _run_all(ray: Any, runs: Sequence[Planned], watch: Watch, gpus: float) -> Iterator[RunOutcome]:
     from ray.util.queue import Empty, Queue
 
     events = Queue(actor_options={"num_cpus": 0})
@@ -96,14 +96,14 @@ def _work(number: int, table: dict[str, Any], path: str, events: Any) -> Answer:
     return {"result": outcome.result, "error": outcome.error, "files": files}
 
 
-def _outcome(ray: Any, reference: Any, run: Planned) -> Outcome:
+def _outcome(ray: Any, reference: Any, run: Planned) -> RunOutcome:
     try:
         answer: Answer = ray.get(reference)
     except ray.exceptions.RayError as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return Outcome(run.config, run.path, None, f"{run.path}: the cluster lost this run ({reason}); run it again")
+        return RunOutcome(run.config, run.path, None, f"{run.path}: the cluster lost this run ({reason}); run it again")
     # On a shared disk these are the very files; elsewhere they come into being here, the result last.
     if not (run.path / "config.toml").is_file() or not (run.path / "result.json").is_file():
         for name, content in answer["files"].items():
             write_atomically(run.path / name, content)
-    return Outcome(run.config, run.path, answer["result"], answer["error"])
+    return RunOutcome(run.config, run.path, answer["result"], answer["error"])

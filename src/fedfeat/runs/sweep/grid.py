@@ -1,4 +1,4 @@
-"""A sweep as data: a base configuration and what to vary, read from one TOML file."""
+"""Which experiments: the grid in a sweep file, or methods and seeds of a comparison."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from fedfeat.config.presets import PRESETS
 from fedfeat.core.errors import ConfigError, nearest
 from fedfeat.core.settings import Settings, flatten
 from fedfeat.methods import all_methods
+from fedfeat.runs.sweep.planned import Planned
 
 Key = str
 LISTS = {"method": "methods", "seed": "seeds"}  # keys of an experiment that have a list of their own
@@ -52,6 +53,28 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> list[Config]:
         raise ConfigError(f"{path}: has no table [sweep] that says what to vary, such as methods, seeds or settings")
     settings = _settings(table.pop("sweep"), path)
     return _configs(settings, [*_base(settings, path), table], overrides, path)
+
+
+def comparison_runs(config: Config, methods: str, seeds: str, out: Path) -> list[Planned]:
+    """Return every (method, seed) as a checked configuration with its own folder; mistakes show before any run.
+
+    The same seed gives every method the same tasks, clients and initial weights.
+    """
+    names = all_methods() if methods == "all" else [m.strip() for m in methods.split(",") if m.strip()]
+    try:
+        numbers = [int(s) for s in seeds.split(",") if s.strip()]
+    except ValueError:
+        raise ConfigError(f"--seeds: expected whole numbers such as 0,1,2, got {seeds!r}") from None
+    if not names or not numbers:
+        raise ConfigError("--methods and --seeds must each name at least one")
+    table = config.to_table() | {
+        name: part.model_dump(by_alias=True, exclude_none=True) for name, part in config.parts.items()
+    }
+    return [
+        Planned(make_config({**table, "method": name, "seed": seed}), out / name / f"seed{seed}")
+        for name in names
+        for seed in numbers
+    ]
 
 
 def _settings(table: Table, path: Path) -> SweepSettings:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from fedfeat.config import Config
 from fedfeat.core.errors import CheckpointError, FedfeatError
 from fedfeat.core.files import write_atomically
-from fedfeat.core.lock import alone_in
+from fedfeat.core.lock import lock_folder
 from fedfeat.federation.loop import Listener
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment, Result, go_on
@@ -30,7 +30,7 @@ class Planned:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """What became of one experiment: a result, or why there is none."""
 
     config: Config
@@ -46,14 +46,14 @@ class Watch(Protocol):
         """Take one event of one run."""
 
 
-class Pool(Protocol):
+class RunPool(Protocol):
     """Runs experiments somewhere and yields their outcomes as they come; a failure is an outcome too."""
 
-    def __call__(self, runs: Sequence[Planned], watch: Watch) -> Iterable[Outcome]:
+    def __call__(self, runs: Sequence[Planned], watch: Watch) -> Iterable[RunOutcome]:
         """Run all of them."""
 
 
-def stored(run: Planned) -> Outcome | None:
+def stored(run: Planned) -> RunOutcome | None:
     """Return the outcome of a run that finished before, an error for a folder of another run, None otherwise."""
     folder = RunFolder(run.path)
     if not folder.config_path.is_file():
@@ -61,27 +61,27 @@ def stored(run: Planned) -> Outcome | None:
     try:
         refuse_other_run(run.path, run.config, folder.config())
     except FedfeatError as error:
-        return Outcome(run.config, run.path, None, str(error))
+        return RunOutcome(run.config, run.path, None, str(error))
     result = folder.result()
-    return None if result is None else Outcome(run.config, run.path, result)
+    return None if result is None else RunOutcome(run.config, run.path, result)
 
 
-def attempt(run: Planned, listeners: tuple[Listener, ...] = ()) -> Outcome:
+def attempt(run: Planned, listeners: tuple[Listener, ...] = ()) -> RunOutcome:
     """Run or continue one experiment; whatever goes wrong becomes its outcome."""
     try:
-        return Outcome(run.config, run.path, run_or_resume(run.config, run.path, listeners))
+        return RunOutcome(run.config, run.path, run_or_resume(run.config, run.path, listeners))
     except FedfeatError as error:
-        return Outcome(run.config, run.path, None, str(error))
+        return RunOutcome(run.config, run.path, None, str(error))
     except Exception as error:
         write_atomically(run.path / "error.txt", traceback.format_exc().encode())
         first = (str(error).splitlines() or [""])[0]
         text = f"{run.path}: {type(error).__name__}: {first} (the whole story is in {run.path / 'error.txt'})"
-        return Outcome(run.config, run.path, None, text)
+        return RunOutcome(run.config, run.path, None, text)
 
 
 def run_or_resume(config: Config, folder: Path, listeners: tuple[Listener, ...] = ()) -> Result:
     """Run what is missing, continue what was interrupted, return what is finished."""
-    with alone_in(folder):
+    with lock_folder(folder):
         done = stored(Planned(config, folder))
         if done is not None and done.result is not None:
             return done.result
