@@ -32,7 +32,7 @@ def toy(toy_file: Path) -> MakeConfig:
 ODD_METHODS = """
 import os, signal
 from fedfeat.methods.finetune import FinetuneSettings, finetune
-from fedfeat.methods.registry import base
+from fedfeat.methods import base
 
 @base("loud")
 def loud(settings):
