@@ -22,8 +22,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import Field
 
-from fedfeat.methods import LossTerm, Method, addon, base
-from fedfeat.settings import Settings
+from fedfeat.api import LossTerm, Method, Settings, addon, base
 
 
 @dataclass
@@ -133,7 +132,7 @@ def test_a_file_is_run_once_in_a_process(good: Path, tmp_path: Path) -> None:
     assert log.read_text() == "x"
 
 
-HEAD = "from fedfeat.methods import Method, addon, base\n"
+HEAD = "from fedfeat.api import Method, addon, base\n"
 
 
 def registering(name: str, body: str = "return Method('f')") -> str:

@@ -21,8 +21,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.method import Method, Penalty, Reference, ServerStep, Statistic, TaskEndStep
 from fedfeat.algorithm.registry import NoSettings, Part
+from fedfeat.config import old_names
 from fedfeat.core.errors import ConfigError, FedfeatError
 from fedfeat.methods import PARTS
 
@@ -167,9 +168,34 @@ def _guarded(part: Part, owner: str, path: Path | None) -> Callable[..., Method]
             raise _mistake(error, owner, path) from error
         if not isinstance(method, Method):
             raise ConfigError(f"{owner}: {part.name!r} returned {type(method).__name__}; it should return a Method")
+        _refuse_incomplete_parts(method, owner, path)
         return method
 
     return build
+
+
+def _refuse_incomplete_parts(method: Method, owner: str, path: Path | None) -> None:
+    """Say before anything runs that a part lacks something that the federation would call."""
+    kinds: dict[type, tuple[object, ...]] = {
+        Reference: method.references,
+        Penalty: method.penalties,
+        Statistic: method.statistics,
+        ServerStep: method.server_steps,
+        TaskEndStep: method.task_end_steps(),
+    }
+    for kind, parts in kinds.items():
+        members = [name for name in {**kind.__annotations__, **vars(kind)} if not name.startswith("_")]
+        for part in parts:
+            missing = [name for name in members if not hasattr(part, name)]
+            if missing:
+                raise ConfigError(
+                    f"{owner}: {type(part).__name__} has no {' and no '.join(missing)}; inherit from "
+                    f"fedfeat.api.{kind.__name__}{_hint(path)}"
+                )
+
+
+def _hint(path: Path | None) -> str:
+    return old_names.hint(path.read_text(errors="replace")) if path is not None and path.is_file() else ""
 
 
 def _mistake(error: Exception, owner: str, path: Path | None) -> ConfigError:
@@ -182,4 +208,6 @@ def _mistake(error: Exception, owner: str, path: Path | None) -> ConfigError:
         line, message = inside[-1].lineno, " ".join(str(error).split())
         if path is None:
             owner = f"{owner} ({inside[-1].filename})"
+        if isinstance(error, ImportError | AttributeError | TypeError):
+            message += _hint(Path(inside[-1].filename))
     return ConfigError(f"{owner}, line {line}: {type(error).__name__}: {message}")
