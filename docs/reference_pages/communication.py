@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fedfeat.algorithm.sent import Sent
 from fedfeat.config import Config, make_config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.data import load_dataset
@@ -23,8 +24,7 @@ from fedfeat.methods.clip2fl.stand_in import teacher_settings
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
 from reference_pages.configuration import markdown_row
-from reference_pages.pages import BYTES_WORDS, HOME
-from reference_pages.sections import Message, messages_of
+from reference_pages.pages import BYTES_WORDS, HOME, formula_of
 
 CLIENTS, TASKS, ROUNDS, SEED = 3, 2, 2, 0
 POOL_ROUNDS, POOL_BATCH, TEXT = 2, 32, 48
@@ -44,7 +44,7 @@ COMMON = ("*/train/weights", "up/train/samples", "up/train/loss.*")
 HEADER = f"""\
 # What methods send
 
-<!-- Written by `python -m reference_pages --measure`; formulas are in the docstrings of the methods. -->
+<!-- Written by `python -m reference_pages --measure`; formulas are what the methods declare. -->
 
 Every method ran on the built-in digits with {CLIENTS} clients, {TASKS} tasks and {ROUNDS} rounds per task. \
 Every client took part in
@@ -73,7 +73,7 @@ class Row(NamedTuple):
     """An entry: its formula, what that amounts to, what was measured, in bytes per client and task."""
 
     entry: str
-    message: Message
+    sent: Sent
     task: int  # that the bytes are of, from 0
     expected: float
     measured: float
@@ -92,7 +92,7 @@ def measured_methods() -> list[str]:
     own = [m for m in all_methods() if all(p.build.__module__.startswith(HOME) for p in parts_of(m))]
     named = {part.name for method in own for part in parts_of(method)}
     missing = [p.name for p in PARTS.values() if p.name not in named and p.build.__module__.startswith(HOME)]
-    return [*own, *(f"fedcbdr+{name}" for name in missing)]
+    return sorted([*own, *(f"fedcbdr+{name}" for name in missing)], key=lambda method: ("+" in method, method))
 
 
 def measure_all(say: Callable[[str], None]) -> list[Measurement]:
@@ -109,11 +109,11 @@ def measure(method: str) -> Measurement:
     with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         stands = _run(method, Path(name))
-    messages = [message for part in parts_of(method) for message in messages_of(part)]
+    sends = [sent for part in parts_of(method) for sent in part.sends]
     entries = dict.fromkeys(e for s in stands for e in s.traffic if not any(fnmatchcase(e, c) for c in COMMON))
-    rows = [_row(method, entry, stands, messages) for entry in sorted(entries)]
-    again = {row.message for row in rows if row.task == TASKS - 1}  # such as anchors, which have a name per task
-    rows = [row for row in rows if row.task == TASKS - 1 or row.message not in again]
+    rows = [_row(method, entry, stands, sends) for entry in sorted(entries)]
+    again = {row.sent for row in rows if row.task == TASKS - 1}  # such as anchors, which have a name per task
+    rows = [row for row in rows if row.task == TASKS - 1 or row.sent not in again]
     return Measurement(method, stands[-1].traffic["up/train/weights"] / CLIENTS, rows)
 
 
@@ -145,15 +145,15 @@ def summary_row(measurement: Measurement) -> str:
 def entry_rows(measurement: Measurement) -> list[str]:
     """Return a method's lines of the second table, without those of its base."""
     base, *addons = parts_of(measurement.method)
-    known = messages_of(base) if addons else []
-    rows = [row for row in measurement.rows if row.message not in known]
+    known = base.sends if addons else ()
+    rows = [row for row in measurement.rows if row.sent not in known]
     if not rows:
         return [markdown_row(f"`{measurement.method}`", "nothing more" if addons else "nothing", "", "0", "0")]
     return [
         markdown_row(
             f"`{measurement.method}`",
             f"`{row.entry}`",
-            ("at most " if row.message.at_most else "") + f"`{row.message.formula}`",
+            formula_of(row.sent),
             f"{row.expected:,.0f}",
             f"{row.measured:,.0f}",
         )
@@ -206,14 +206,14 @@ def _symbols(config: Config, experiment: Experiment, earlier: list[Stand]) -> di
     }
 
 
-def _row(method: str, entry: str, stands: list[Stand], messages: list[Message]) -> Row:
+def _row(method: str, entry: str, stands: list[Stand], sends: list[Sent]) -> Row:
     task, stand = next((t, s) for t, s in reversed(list(enumerate(stands))) if entry in s.traffic)
-    message = next((m for m in messages if fnmatchcase(entry, m.entry)), None)
-    if message is None:
-        raise FedfeatError(f"{method} sends {entry}, and no section Sends of its parts has a formula for it")
-    expected, measured = message.bytes(stand.symbols), stand.traffic[entry] / CLIENTS
-    if abs(expected - measured) > 0.01 and not (message.at_most and measured < expected):
+    sent = next((s for s in sends if fnmatchcase(entry, s.entry)), None)
+    if sent is None:
+        raise FedfeatError(f"{method} sends {entry}, which none of its parts declares; add it to their sends")
+    expected, measured = sent.bytes(stand.symbols), stand.traffic[entry] / CLIENTS
+    if abs(expected - measured) > 0.01 and not (sent.at_most and measured < expected):
         raise FedfeatError(
-            f"{method}: {entry} has {measured:.2f} bytes per client and task, and {message.formula} is {expected:.2f}"
+            f"{method}: {entry} has {measured:.2f} bytes per client and task, and {sent.formula} is {expected:.2f}"
         )
-    return Row(entry, message, task, expected, measured)
+    return Row(entry, sent, task, expected, measured)

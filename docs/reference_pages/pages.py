@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Mapping
-from fnmatch import fnmatchcase
-from pathlib import Path
+from collections.abc import Iterable
 
 from fedfeat.algorithm.registry import NoSettings, Part
-from fedfeat.methods import PARTS, compose
-from fedfeat.methods.clip2fl.stand_in import teacher_settings
+from fedfeat.algorithm.sent import SYMBOLS, Sent
+from fedfeat.methods import PARTS
 from reference_pages.configuration import default_words, leaf_fields, markdown_row
-from reference_pages.sections import SYMBOLS, Message, keys_of, messages_of, origins_of, sections_of
+from reference_pages.sections import keys_of, origins_of, sections_of
 
 NOTE = "<!-- Written by `python -m reference_pages` from {}; edit it there. -->\n"
 INDEX_NOTE = NOTE.format("the docstrings of the methods")
@@ -38,7 +35,7 @@ def method_index() -> str:
     """Return the table of all methods, and what the symbols of their formulas mean."""
     lines = ["# Methods", "", INDEX_NOTE, "| method | kind | what it is | up | down |", "|---|---|---|---|---|"]
     for part in built_in_parts():
-        up, down = (_total(messages_of(part), way) for way in ("up/", "down/"))
+        up, down = (_total(sent for sent in part.sends if sent.up == way) for way in (True, False))
         lines.append(markdown_row(f"[`{part.name}`]({part.name}.md)", part.kind, part.summary, up, down))
     lines += [
         "",
@@ -75,18 +72,6 @@ def method_page(part: Part) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def declared(part: Part) -> Mapping[str, str]:
-    """Return the entries that a part adds to ``Method.sends``, with their words."""
-    with tempfile.TemporaryDirectory() as folder:
-        tables = {"clip2fl": teacher_settings(Path(folder))}
-        if part.kind == "base":
-            return compose(part.name, tables).sends
-        whole = example_of(part)
-        rest = whole.removesuffix(f"+{part.name}")
-        before = compose(rest, tables).sends
-        return {entry: words for entry, words in compose(whole, tables).sends.items() if entry not in before}
-
-
 def example_of(part: Part) -> str:
     """Return the composition that shows a part, with the part at its end."""
     if part.kind == "base":
@@ -96,14 +81,12 @@ def example_of(part: Part) -> str:
 
 
 def _sent(part: Part) -> str:
-    messages, words = messages_of(part), declared(part)
-    if not messages:
+    if not part.sends:
         return "Nothing beyond the model, the losses and the number of images."
     lines = [BYTES_WORDS, "", "| entry | bytes | what it is |", "|---|---|---|"]
-    for message in messages:
-        up = message.entry.startswith("up/")
-        meaning = [words.get(message.entry.rpartition("/")[2], "") if up else "", message.remark]
-        lines.append(markdown_row(f"`{message.entry}`", _formula(message), "; ".join(m for m in meaning if m)))
+    for sent in part.sends:
+        meaning = [sent.words if sent.up else sent.meaning, sent.remark]
+        lines.append(markdown_row(f"`{sent.entry}`", formula_of(sent), "; ".join(m for m in meaning if m)))
     lines += ["", "An entry is `direction/operation/name`. Symbols: [index](index.md#symbols)."]
     return "\n".join(lines)
 
@@ -129,23 +112,18 @@ def _command(part: Part, run: str | None) -> str:
     return f"```{language}\nfedfeat run configs/digits.toml --set method={run or example_of(part)}\n```"
 
 
-def _formula(message: Message) -> str:
-    return ("at most " if message.at_most else "") + f"`{message.formula}`"
+def formula_of(sent: Sent) -> str:
+    """Return the bytes of an entry, as a formula in code."""
+    return ("at most " if sent.at_most else "") + f"`{sent.formula}`"
 
 
-def _total(messages: list[Message], way: str) -> str:
+def _total(sends: Iterable[Sent]) -> str:
     """Return what goes one way in a few words: single numbers are not worth a line of a table."""
-    large = [_formula(m) for m in messages if m.entry.startswith(way) and not m.formula.replace(" * R", "").isdigit()]
-    small = [m for m in messages if m.entry.startswith(way) and m.formula.replace(" * R", "").isdigit()]
-    words = [*dict.fromkeys(large), *(["single numbers"] if small else [])]
+    found = list(sends)
+    large = [formula_of(sent) for sent in found if sent.shape and any(isinstance(size, str) for size in sent.shape)]
+    words = [*dict.fromkeys(large), *(["single numbers"] if len(large) < len(found) else [])]
     return ", ".join(words) or "nothing"
 
 
 def _markdown(text: str) -> str:
     return text.replace("``", "`")
-
-
-def unmatched(part: Part) -> list[str]:
-    """Return entries that a part declares in ``Method.sends`` and for which its docstring has no bytes."""
-    entries = [m.entry.rpartition("/")[2] for m in messages_of(part) if m.entry.startswith("up/")]
-    return [name for name in declared(part) if not any(fnmatchcase(name, e) for e in entries)]

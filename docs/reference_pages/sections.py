@@ -1,15 +1,13 @@
 """What a method's module says about it: sections of its docstring with fixed headings.
 
     Objective:              a formula, shown as it is
-    Sends:                  ``nothing``, or a line per entry: ``up/OPERATION/ENTRY: BYTES; remark``
     Defaults:               a line per key of the settings: ``KEY: where the value comes from``
     Departures:             a list of what differs from the published program
 
-``BYTES`` is what a client sends or gets in a task, an expression in ``SYMBOLS``; ``at most`` may stand before it.
-Entries and keys may end in ``*``. A heading followed by names in brackets, ``Sends (etf, gsa):``, is for these parts
-alone. What stands before the first heading is the idea; parts that share a file have sections called ``Idea``. A
-section ``Keys`` names the keys of a shared table that a part reads, and ``Run`` holds what follows ``method=`` on the
-command line where the plain one would not do.
+Keys may end in ``*``. A heading followed by names in brackets, ``Objective (etf, gsa):``, is for these parts alone.
+What stands before the first heading is the idea; parts that share a file have sections called ``Idea``. A section
+``Keys`` names the keys of a shared table that a part reads, and ``Run`` holds what follows ``method=`` on the command
+line where the plain one would not do.
 """
 
 from __future__ import annotations
@@ -17,49 +15,14 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from fedfeat.algorithm.registry import Part
 from fedfeat.core.errors import FedfeatError
 
-REQUIRED = ("Objective", "Sends", "Defaults", "Departures")
+REQUIRED = ("Objective", "Defaults", "Departures")
 OPTIONAL = ("Idea", "Keys", "Run")
-SYMBOLS = {
-    "theta": "numbers in the model's vector: weights, and BatchNorm's running statistics",
-    "trained": "those of them that are trained",
-    "theta_before": "`theta` at the end of the previous task, before the head grew",
-    "trained_before": "`trained` at the end of the previous task",
-    "R": "rounds in which the client takes part during a task",
-    "S": "those of them that have a server step",
-    "n": "images of the task that the client holds",
-    "h": "classes that the client holds: of the task, and of its exemplars",
-    "C": "classes seen so far, those of the task included",
-    "N": "classes of the task",
-    "d": "dimensions of a feature",
-    "t": "dimensions of a text feature",
-    "pool": "synthetic images that the server made",
-    "pixels": "bytes of an image: height x width x channels",
-    "G": "strengths of the gate that are tried; 1 without EGC",
-    "D": "offsets that are tried",
-}
 _HEADING = re.compile(r"([A-Z]\w+)(?: \(([\w, -]+)\))?:")
-_MESSAGE = re.compile(r"((?:up|down)/[\w.]+/[\w.*]+): (at most )?([^;]+?)(?:; (.+))?")
-
-
-class Message(NamedTuple):
-    """An entry that crosses besides weights, losses and counts of samples, and its bytes per client and task."""
-
-    entry: str
-    formula: str
-    at_most: bool
-    remark: str
-
-    def bytes(self, symbols: Mapping[str, float]) -> float:
-        """Return the formula's value."""
-        value = eval(compile(self.formula, self.entry, "eval"), {"__builtins__": {}}, dict(symbols))
-        return float(value)
 
 
 def sections_of(part: Part) -> dict[str, str]:
@@ -87,20 +50,6 @@ def sections_of(part: Part) -> dict[str, str]:
     if missing:
         raise FedfeatError(f"{where} has no section {', '.join(missing)} for {part.name!r}; write it")
     return {"Idea": "\n".join(idea).strip(), **{k: inspect.cleandoc("\n" + "\n".join(v)) for k, v in found.items()}}
-
-
-def messages_of(part: Part) -> list[Message]:
-    """Return what a part sends, from its section ``Sends``."""
-    lines = sections_of(part)["Sends"].splitlines()
-    if lines == ["nothing"]:
-        return []
-    messages = []
-    for line in lines:
-        match = _MESSAGE.fullmatch(line)
-        if match is None:
-            raise FedfeatError(f"{part.build.__module__}: Sends of {part.name!r} has a line {line!r} without a formula")
-        messages.append(Message(match[1], match[3], match[2] is not None, match[4] or ""))
-    return messages
 
 
 def origins_of(part: Part, keys: list[str]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from fedfeat.algorithm.method import (
     TaskEndStep,
 )
 from fedfeat.algorithm.registry import NoSettings, addon, all_methods, base, compose
+from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.server import Server
 from fedfeat.algorithm.step import Known, LossTerm, Seen, Step
 from fedfeat.algorithm.task_end import Exchange, TaskEnd
@@ -71,6 +72,7 @@ __all__ = [  # noqa: RUF022  (in the order in which one needs them)
     "Seen",
     "Known",
     # What crosses between server and client, and what a client keeps.
+    "Sent",
     "Payload",
     "State",
     "tensor_of",

@@ -12,13 +12,13 @@ import pytest
 from documents import ROOT
 
 from fedfeat.algorithm.registry import Part
+from fedfeat.algorithm.sent import SYMBOLS, Sent
 from fedfeat.core.errors import FedfeatError
 from fedfeat.methods import PARTS, all_methods, parts_of
 from reference_pages import built_in_parts, method_index, method_page
 from reference_pages.__main__ import write_documents
 from reference_pages.communication import entry_rows, measure, measured_methods, summary_row
-from reference_pages.pages import unmatched
-from reference_pages.sections import REQUIRED, SYMBOLS, Message, messages_of, origins_of, sections_of
+from reference_pages.sections import REQUIRED, origins_of, sections_of
 
 PAGES = ROOT / "docs" / "methods"
 BUILT_IN = built_in_parts()
@@ -30,9 +30,6 @@ In a few words.
 
 Objective:
     L = CE
-
-Sends:
-    up/train/something: 4 * C; a remark
 
 Defaults:
     none
@@ -67,9 +64,9 @@ def test_the_index_is_up_to_date_and_complete() -> None:
 def test_every_part_has_all_sections(part: Part) -> None:
     sections = sections_of(part)
     assert all(sections[name] for name in ("Idea", *REQUIRED))
-    assert unmatched(part) == [], "Method.sends names entries for which the section Sends has no bytes"
-    for message in messages_of(part):
-        assert set(re.findall(r"[A-Za-z_]\w*", message.formula)) <= set(SYMBOLS), message.formula
+    for sent in part.sends:
+        assert set(re.findall(r"[A-Za-z_]\w*", sent.formula)) <= set(SYMBOLS), sent.formula
+        assert sent.meaning or sent.remark
 
 
 @pytest.mark.parametrize("heading", REQUIRED)
@@ -92,8 +89,6 @@ def test_sections_of_one_part_win_wherever_they_stand(monkeypatch: pytest.Monkey
 def test_what_a_docstring_cannot_mean_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FedfeatError, match="'Remarks'"):
         sections_of(part_with(WHOLE + "\nRemarks:\n    none\n", monkeypatch))
-    with pytest.raises(FedfeatError, match="without a formula"):
-        messages_of(part_with(WHOLE.replace("4 * C; a remark", ""), monkeypatch))
     with pytest.raises(FedfeatError, match="do not mention 'mu'"):
         origins_of(part_with(WHOLE, monkeypatch), ["mu"])
     stray = WHOLE.replace("Defaults:\n    none", "Defaults:\n    mu: paper\n    tau: paper")
@@ -101,11 +96,14 @@ def test_what_a_docstring_cannot_mean_is_refused(monkeypatch: pytest.MonkeyPatch
         origins_of(part_with(stray, monkeypatch), ["mu"])
 
 
-def test_messages_are_read_and_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = WHOLE.replace("up/train/something: 4 * C; a remark", "down/keep/x.*: at most 4 * C * d")
-    (message,) = messages_of(part_with(text, monkeypatch))
-    assert message == Message("down/keep/x.*", "4 * C * d", True, "")
-    assert message.bytes({"C": 10, "d": 2.5}) == 100
+def test_formulas_follow_from_shapes() -> None:
+    vectors = Sent("down/keep/x.*", shape=("C", "d"), at_most=True)
+    assert (vectors.formula, vectors.bytes({"C": 10, "d": 2.5})) == ("4 * C * d", 100)
+    counts = Sent("up/train/right", shape=("G", 2), item=8)
+    assert (counts.formula, counts.bytes({"G": 3, "R": 5})) == ("16 * G * R", 240)
+    pool = Sent("down/train/shared.pool", shape=("pool",), item=1)
+    assert (pool.formula, pool.bytes({"pool": 7})) == ("pool", 7)
+    assert Sent("up/train/one").formula == "4 * R"
 
 
 def test_the_longest_pattern_names_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,13 +139,10 @@ def test_measured_bytes_are_those_of_the_page(method: str) -> None:
 
 
 def test_a_wrong_formula_does_not_get_onto_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = sys.modules[PARTS["replay"].build.__module__]
-    docstring = module.__doc__ or ""
-    wrong = docstring.replace("down/keep_random/quota: 4;", "down/keep_random/quota: 4 * R;")
-    assert wrong != docstring
-    monkeypatch.setattr(module, "__doc__", wrong)
+    part = PARTS["replay"]
+    monkeypatch.setitem(PARTS, "replay", replace(part, sends=(Sent("down/keep_random/quota", often="R"),)))
     with pytest.raises(FedfeatError, match=r"4.00 bytes per client and task, and 4 \* R is 8.00"):
         measure("replay")
-    monkeypatch.setattr(module, "__doc__", docstring.replace("down/keep_random/quota: 4;", "down/keep_all/quota: 4;"))
-    with pytest.raises(FedfeatError, match="sends down/keep_random/quota, and no section"):
+    monkeypatch.setitem(PARTS, "replay", replace(part, sends=(Sent("down/keep_all/quota"),)))
+    with pytest.raises(FedfeatError, match="sends down/keep_random/quota, which none of its parts declares"):
         measure("replay")

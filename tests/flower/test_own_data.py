@@ -26,8 +26,9 @@ from fedfeat.engines.flower.client import ClientRun, ClientSettings, FederationC
 from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.codec import pack, unpack
 from fedfeat.engines.flower.messages import PROTOCOL, config_to_send, from_records, to_records
+from fedfeat.engines.flower.screen import fault_of
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.federation.evaluation import fault_of_tables
+from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.outcome import TooFewClients
 from fedfeat.methods import all_methods
 from fedfeat.methods.fedcbdr.leverage import LeverageChoice
@@ -157,7 +158,8 @@ def test_a_client_that_counts_below_zero_is_left_out(tmp_path: Path) -> None:
     config = own_config("finetune", train={"rounds": 1})
     result = federated(config, tmp_path / "run", LocalGrid(own_nodes(tmp_path), fault))
     assert np.sum(result["confusion"], axis=1).tolist() == held_back()[1:].sum(axis=0).tolist()
-    assert [(e["op"], e["failed"]) for e in _fewer(result)] == [("evaluate", {"0": "a count below zero"})] * 2
+    faults = [(e["op"], e["failed"]["0"].partition(", got")[0]) for e in _fewer(result)]
+    assert faults == [("evaluate", "tables: expected values of at least 0")] * 2
 
 
 @pytest.mark.parametrize(
@@ -167,15 +169,16 @@ def test_a_client_that_counts_below_zero_is_left_out(tmp_path: Path) -> None:
         ({"tables": torch.zeros(2, 3, 4, dtype=torch.long)}, "tables: expected whole numbers of shape [2, 4, 4]"),
         ({"tables": torch.zeros(2, 4, 4)}, "tables: expected whole numbers"),
         ({"tables": 3}, "tables: expected whole numbers"),
-        ({"tables": torch.full((2, 4, 4), -1)}, "a count below zero"),
-        ({"energies": torch.full((2, 2, 5), -1)}, "a count below zero"),
+        ({"tables": torch.full((2, 4, 4), -1)}, "tables: expected values of at least 0, got -1"),
+        ({"energies": torch.full((2, 2, 100), -1)}, "energies: expected values of at least 0, got -1"),
+        ({"energies": torch.ones(2, 2, 5, dtype=torch.long)}, "energies: expected [2, 2, 100], got int64 [2, 2, 5]"),
         ({"energies": 0.0}, "energies: missing"),
     ],
 )
 def test_tables_that_cannot_be_added_are_refused(change: dict[str, Any], fault: str | None) -> None:
     request: dict[str, Any] = {"predictions": 2, "classes": 4, "energies": 1}
-    reply = {"tables": torch.ones(2, 4, 4, dtype=torch.long), "energies": torch.ones(2, 2, 5, dtype=torch.long)}
-    found = fault_of_tables(request, {**reply, **change})
+    reply = {"tables": torch.ones(2, 4, 4, dtype=torch.long), "energies": torch.ones(2, 2, 100, dtype=torch.long)}
+    found = fault_of("evaluate", request, {**reply, **change}, SENDS, {"C": 4})
     assert (found or "").startswith(fault or "")
     assert (found is None) == (fault is None)
 

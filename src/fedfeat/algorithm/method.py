@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.losses import cross_entropy
+from fedfeat.algorithm.sent import Sent, in_words
 from fedfeat.algorithm.server import Server
 from fedfeat.algorithm.step import Known, LossTerm, Seen, Step
 from fedfeat.algorithm.task_end import TaskEnd
@@ -155,8 +156,13 @@ class Method:
     redraws_held_out: bool = True  # other exemplars in every task; otherwise the same for good
     predict: Prediction | None = None
     variants: Mapping[str, Prediction] = field(default_factory=dict)  # other predictions to evaluate for the record
-    sends: Mapping[str, str] = field(default_factory=dict)  # what leaves a client besides weights, losses and counts
+    sends: Mapping[str, Sent] = field(default_factory=dict)  # by name, from the declarations of the method's parts
     notes: tuple[str, ...] = ()  # what the log and the result should say about this method
+
+    def __post_init__(self) -> None:
+        """Take up what a method's file declares in words alone."""
+        sends = {name: in_words(s, name) if isinstance(s, str) else s for name, s in self.sends.items()}
+        object.__setattr__(self, "sends", sends)
 
     def active_terms(self, task: int) -> tuple[LossTerm, ...]:
         """Return the loss terms of a task (counted from 0), the classification loss first."""

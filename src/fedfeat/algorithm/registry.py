@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.sent import Sent
 from fedfeat.core.errors import ConfigError, nearest
 from fedfeat.core.settings import Settings
 
@@ -26,6 +27,7 @@ class Part:
     settings: type[Settings]
     build: Callable[..., Method]
     summary: str
+    sends: tuple[Sent, ...] = ()  # what crosses because of it, whatever its settings
     examples: tuple[str, ...] = ()  # compositions worth naming in lists, comparisons and tests
 
 
@@ -33,24 +35,29 @@ PARTS: dict[str, Part] = {}
 
 
 def base(
-    name: str, settings: type[Settings] = NoSettings
+    name: str, settings: type[Settings] = NoSettings, *, sends: tuple[Sent, ...] = ()
 ) -> Callable[[Callable[[Any], Method]], Callable[[Any], Method]]:
-    """Register ``function(settings) -> Method`` as a base method."""
+    """Register ``function(settings) -> Method`` as a base method that sends certain entries."""
 
     def register(function: Callable[[Any], Method]) -> Callable[[Any], Method]:
-        PARTS[name] = Part(name, "base", name, settings, function, _summary(function))
+        PARTS[name] = Part(name, "base", name, settings, function, _summary(function), sends)
         return function
 
     return register
 
 
 def addon(
-    name: str, settings: type[Settings] = NoSettings, *, table: str | None = None, examples: tuple[str, ...] = ()
+    name: str,
+    settings: type[Settings] = NoSettings,
+    *,
+    table: str | None = None,
+    sends: tuple[Sent, ...] = (),
+    examples: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Method, Any], Method]], Callable[[Method, Any], Method]]:
     """Register ``function(method, settings) -> Method`` as an add-on; several may share one settings table."""
 
     def register(function: Callable[[Method, Any], Method]) -> Callable[[Method, Any], Method]:
-        PARTS[name] = Part(name, "add-on", table or name, settings, function, _summary(function), examples)
+        PARTS[name] = Part(name, "add-on", table or name, settings, function, _summary(function), sends, examples)
         return function
 
     return register
@@ -92,11 +99,13 @@ def parts_of(spec: str) -> list[Part]:
 
 def compose(spec: str, tables: Mapping[str, Settings]) -> Method:
     """Build a method from its name and the settings tables of the configuration."""
-    first, *rest = parts_of(spec)
-    method = first.build(tables.get(first.table) or first.settings())
-    for part in rest:
-        method = part.build(method, tables.get(part.table) or part.settings())
-        method = replace(method, name=f"{method.name}+{part.name}")
+    method, before = Method(""), ""
+    for part in parts_of(spec):
+        settings = tables.get(part.table) or part.settings()
+        method = part.build(settings) if part.kind == "base" else part.build(method, settings)
+        name = method.name if part.kind == "base" else f"{before}+{part.name}"
+        declared = {s.name: s for s in part.sends if s.up and (s.when is None or s.when(settings))}
+        method, before = replace(method, name=name, sends={**method.sends, **declared}), name
     return method
 
 

@@ -23,8 +23,6 @@ from fedfeat.models.settings import ModelSettings
 from fedfeat.scenario.settings import ScenarioSettings
 
 Table = dict[str, Any]
-# Entries from which the server can compute the very update that noise is to hide.
-GIVES_THE_UPDATE_AWAY = {"control_change": "its change of the control variate is the update, up to known numbers"}
 S = TypeVar("S", bound=Settings)
 
 
@@ -124,11 +122,12 @@ def check_privacy(settings: PrivacySettings, norm: str, method: Method) -> None:
         raise ConfigError(
             "privacy.noise: BatchNorm's running statistics would leave clients without noise; set model.norm = 'group'"
         )
-    for entry in GIVES_THE_UPDATE_AWAY.keys() & method.sends.keys():
-        raise ConfigError(
-            f"privacy.noise: {method.name} also sends {entry!r}, and {GIVES_THE_UPDATE_AWAY[entry]}; "
-            "leave noise out, or use another method"
-        )
+    for name, sent in method.sends.items():
+        if sent.reveals_update:
+            raise ConfigError(
+                f"privacy.noise: {method.name} also sends {name!r}, and {sent.reveals_update}; "
+                "leave noise out, or use another method"
+            )
 
 
 def parse_config(

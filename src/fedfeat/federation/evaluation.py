@@ -11,18 +11,36 @@ from torch import Tensor
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.engine import Engine
 from fedfeat.algorithm.method import Op
+from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.step import Known
-from fedfeat.algorithm.tables import Tables
+from fedfeat.algorithm.tables import SAMPLES, SPANS, Tables
 from fedfeat.core.payload import Payload, number_of, tensor_of
-from fedfeat.federation.energies import EnergyMeter
+from fedfeat.federation.energies import BINS, EnergyMeter
 from fedfeat.federation.exchange import Exchange
 
 EVALUATE = "evaluate"
 TABLES, ENERGIES = "tables", "energies"
 NUMBER, TENSOR = "number.", "tensor."  # prefixes of what predictions use besides the model
+# What clients that own their data send besides: of their test part, and of what they hold when they join.
 SENDS = {
-    TABLES: "right and wrong predictions on the client's own test part, by true and predicted class (once per task)",
-    ENERGIES: "histograms of the energies of its test features, with an ETF head (once per task)",
+    TABLES: Sent(
+        f"up/{EVALUATE}/{TABLES}",
+        "right and wrong predictions on the client's own test part, by true and predicted class",
+        ("predictions", "C", "C"),
+        kind="count",
+        item=8,
+    ),
+    ENERGIES: Sent(
+        f"up/{EVALUATE}/{ENERGIES}",
+        "histograms of the energies of its test features, with an ETF head",
+        (len(SPANS), len(SAMPLES), BINS),
+        kind="count",
+        item=8,
+    ),
+}
+HELD = {
+    "classes": Sent("up/hello/classes", "names of the classes that the client holds", shape=None, often="run"),
+    "exemplars": Sent("up/hello/exemplars", "how many exemplars it keeps", kind="count", often="run"),
 }
 
 
@@ -67,8 +85,6 @@ def fault_of_tables(request: Payload, reply: Payload) -> str | None:
         return f"{TABLES}: expected whole numbers of shape {list(expected)}"
     if bool(request["energies"]) != isinstance(energies, Tensor):
         return f"{ENERGIES}: {'missing' if request['energies'] else 'not asked for'}"
-    if any(isinstance(counts, Tensor) and bool((counts < 0).any()) for counts in (tables, energies)):
-        return "a count below zero"
     return None
 
 

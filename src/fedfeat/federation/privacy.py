@@ -9,7 +9,7 @@ at most 2C, so noise of standard deviation ``noise * C`` makes each release a Ga
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -61,8 +61,11 @@ def noise_for(client: Client) -> np.random.Generator:
     return rng_at(client.seed, "privacy-noise", client.task, client.round, client.id)
 
 
-def statement(settings: PrivacySettings, releases: int, sends: Iterable[str]) -> dict[str, Any]:
-    """Return what a result says about privacy: the budget of one client's updates, and what it does not cover."""
+def statement(settings: PrivacySettings, releases: int, sends: Collection[str]) -> dict[str, Any]:
+    """Return what a result says about privacy: the budget of one client's updates, and what it does not cover.
+
+    :param sends: names of what leaves a client besides its weights, losses and number of samples.
+    """
     stated: dict[str, Any] = {"clip": settings.clip}
     if settings.noise is None:
         return stated
@@ -74,11 +77,7 @@ def statement(settings: PrivacySettings, releases: int, sends: Iterable[str]) ->
         "releases": releases,
         "delta": delta,
         "epsilon": epsilon_of(mu, delta),
-        "not_covered": [
-            *("samples", "losses"),
-            # Clients that own their data send tables, and say which classes and how many exemplars they hold.
-            *sorted((told := {*sends}) | ({"classes", "exemplars"} if "tables" in told else set())),
-        ],
+        "not_covered": list(dict.fromkeys(["samples", "losses", *sorted(sends)])),
     }
 
 

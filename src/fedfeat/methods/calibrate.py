@@ -12,12 +12,6 @@ Objective:
     chosen: the (gamma, delta) with the largest (C_old * accuracy_old + C_new * accuracy_new) / C on held-out samples;
             among equals the weakest, by gamma + delta / (largest delta)
 
-Sends:
-    down/count_held_out/weights: 4 * theta; the model that the task ended with
-    up/count_held_out/right: 8 * G * D
-    up/count_held_out/held_out: 8
-    down/count_held_out/*: 4; each number that the server keeps, such as EGC's priors
-
 Defaults:
     held_out: a choice of this project
     redraw: a choice of this project
@@ -47,6 +41,7 @@ from torch import Tensor
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import Method, Op, Prediction
 from fedfeat.algorithm.registry import addon
+from fedfeat.algorithm.sent import Sent, final_model
 from fedfeat.algorithm.step import Known, Seen
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.errors import ConfigError
@@ -194,6 +189,17 @@ def _both(
 @addon(
     "calibrate",
     CalibrateSettings,
+    sends=(
+        final_model("count_held_out"),
+        Sent(
+            "up/count_held_out/right",
+            "how many held-out samples are right, old and new, per grid point",
+            ("G", "D", 2),
+            kind="count",
+        ),
+        Sent("up/count_held_out/held_out", "how many samples were held out, old and new", (2,), kind="count"),
+        Sent("down/count_held_out/*", "each number that the server keeps, such as EGC's priors"),
+    ),
     examples=("fedcbdr+feat+calibrate", "fedcbdr+calibrate", "refed+feat+calibrate"),
 )
 def calibrate(method: Method, settings: CalibrateSettings) -> Method:
@@ -214,9 +220,4 @@ def calibrate(method: Method, settings: CalibrateSettings) -> Method:
         task_end=(*method.task_end, Calibration(settings, method.predict, method.has_etf_head)),
         predict=CalibratedPrediction(method.predict),
         variants={**method.variants, **({"before calibration": method.predict} if method.predict else {})},
-        sends={
-            **method.sends,
-            "right": "how many held-out samples are right, old and new, per grid point (once per task)",
-            "held_out": "how many samples were held out, old and new (once per task)",
-        },
     )

@@ -10,13 +10,6 @@ Objective:
     merged:         mean over clients by samples;  over tasks  F <- a F_before + (1 - a) F_task,  a = C_before / C
     w* is the model that the previous task ended with; rows of new classes have F = 0
 
-Sends:
-    down/fisher/weights: 4 * theta; the model that the task ended with
-    up/fisher/fisher: 4 * trained
-    up/fisher/samples: 4; how many images the diagonal rests on
-    down/train/shared.fisher: 4 * trained_before; the merged diagonal, with the first request of the next task
-    down/train/shared.previous_model: 4 * theta_before; only to clients that miss a task's first round
-
 Defaults:
     mode: a choice, see the departures
     lambda: released code (PyCIL, TARGET, LANDER)
@@ -45,6 +38,7 @@ from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.losses import cross_entropy, new_class_cross_entropy
 from fedfeat.algorithm.method import Capturable, Method, Op, PenaltyGradient
 from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.sent import PREVIOUS_MODEL, Sent, final_model
 from fedfeat.algorithm.step import LossTerm
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.payload import Payload, number_of, tensor_of
@@ -69,7 +63,31 @@ class FedEWCSettings(Settings):
     fisher_max: float = Field(1e-4, gt=0, description="upper limit of a client's Fisher values")
 
 
-@base("fedewc", FedEWCSettings)
+def _is_felt(settings: FedEWCSettings) -> bool:
+    return settings.mode == "corrected"
+
+
+@base(
+    "fedewc",
+    FedEWCSettings,
+    sends=(
+        final_model("fisher"),
+        Sent(
+            "up/fisher/fisher",
+            "diagonal Fisher information of the finished task's data",
+            ("trained",),
+            low=0,
+            when=_is_felt,
+        ),
+        Sent("up/fisher/samples", "how many images the diagonal rests on", kind="count", always=True, when=_is_felt),
+        Sent(
+            "down/train/shared.fisher",
+            "the merged diagonal, with the first request of the next task",
+            ("trained_before",),
+        ),
+        PREVIOUS_MODEL,
+    ),
+)
 def fedewc(settings: FedEWCSettings) -> Method:
     """FedEWC: parameters that mattered to earlier tasks are pulled back to their old values."""
     loss = LossTerm("ce", lambda s: new_class_cross_entropy(s.logits, s.labels, s.num_old))
@@ -81,7 +99,6 @@ def fedewc(settings: FedEWCSettings) -> Method:
         penalties=(Consolidation(settings.weight),),
         task_end=(FisherMerge(settings.fisher_max),),
         keeps_previous_model=True,
-        sends={FISHER: "diagonal Fisher information of the finished task's data (once per task)"},
     )
 
 

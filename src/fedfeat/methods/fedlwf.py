@@ -8,9 +8,6 @@ Objective:
     afterwards:  L = CE(z[new], y) + lambda * KD(z[old], z_previous)
     KD(s, t) = - mean over the batch of sum_c softmax(t / T)_c log softmax(s / T)_c,  T the temperature, no factor T^2
 
-Sends:
-    down/train/shared.previous_model: 4 * theta_before; only to clients that miss a task's first round
-
 Defaults:
     lambda: released code (TARGET, LANDER)
     temperature: released code (TARGET, LANDER)
@@ -30,6 +27,7 @@ from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.losses import new_class_cross_entropy, soft_cross_entropy
 from fedfeat.algorithm.method import Capturable, Method, ReferenceFunction
 from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.sent import PREVIOUS_MODEL
 from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.core.payload import Payload
 from fedfeat.core.settings import Settings
@@ -44,7 +42,7 @@ class FedLwFSettings(Settings):
     temperature: float = Field(2.0, gt=0, description="softens teacher and student")
 
 
-@base("fedlwf", FedLwFSettings)
+@base("fedlwf", FedLwFSettings, sends=(PREVIOUS_MODEL,))
 def fedlwf(settings: FedLwFSettings) -> Method:
     """FedLwF: the previous global model teaches the old classes on new images."""
 

@@ -6,9 +6,6 @@ together; it costs nothing to send.
 Objective:
     L = L_base + mu / 2 * ||w - w_global||^2        over everything that is trained, gradient in closed form
 
-Sends:
-    nothing
-
 Defaults:
     mu: a choice within the paper's grid, 0.001 to 1
 

@@ -14,9 +14,6 @@ Objective:
       contrast   = mean over partners j of - log of e^(S_ij/tau) / sum over k != i of e^(S_ik/tau)
       relaxation = log(1 + sum over partners j with S_ij > lambda of e^((S_ij - 1)/tau))
 
-Sends:
-    nothing
-
 Defaults:
     variant: released code, whose configuration computes this
     alpha: released code

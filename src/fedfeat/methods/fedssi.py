@@ -12,10 +12,6 @@ Objective:
     importance:  Omega_i <- Omega_i + max(s_i, 0) / (moved_i^2 + xi)
     w* is the model that the previous task ended with; rows of new classes have Omega = 0
 
-Sends:
-    down/surrogate/weights: 4 * theta; the model that the task ended with
-    down/train/shared.previous_model: 4 * theta_before; only to clients that miss a task's first round
-
 Defaults:
     lambda: assumed, the middle of its range
     passes: assumed
@@ -43,6 +39,7 @@ from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.losses import new_class_cross_entropy
 from fedfeat.algorithm.method import Capturable, Method, Op, PenaltyGradient
 from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.sent import PREVIOUS_MODEL, final_model
 from fedfeat.algorithm.step import LossTerm, take_step
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.payload import Payload, tensor_of
@@ -70,7 +67,7 @@ class FedSSISettings(Settings):
     )
 
 
-@base("fedssi", FedSSISettings)
+@base("fedssi", FedSSISettings, sends=(final_model("surrogate"), PREVIOUS_MODEL))
 def fedssi(settings: FedSSISettings) -> Method:
     """FedSSI: parameters that lowered the loss of a personalised surrogate are pulled back to their old values."""
     return Method(

@@ -7,9 +7,6 @@ Objective:
     afterwards:  L = CE(z[new], y)                softmax = "new"
                  L = CE(z, y)                     softmax = "all", or a task with a single new class
 
-Sends:
-    nothing
-
 Defaults:
     softmax: released code of TARGET and LANDER, where every method without exemplars trains this way
 

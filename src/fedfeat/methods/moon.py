@@ -9,9 +9,6 @@ Objective:
     r: projected features of x by the network in training, by the received model, and by earlier models m of the client
     first visit of a client: l = 0
 
-Sends:
-    nothing
-
 Defaults:
     mu: default of the released code; the paper takes 5 for CIFAR-10 and 1 for CIFAR-100 and TinyImageNet
     tau: paper and released code

@@ -8,11 +8,6 @@ Objective:
     mean_c = normalised sum over clients, over their images of class c, of f(x) / ||f(x)||
     prediction: the class c with the largest cos(f(x), mean_c)
 
-Sends:
-    down/class_sums/weights: 4 * theta; the model that the task ended with
-    up/class_sums/class_sums: 4 * C * d
-    up/class_sums/class_counts: 8 * C
-
 Defaults:
     none
 
@@ -35,6 +30,7 @@ from torch.nn import functional as F
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import Method, Op
 from fedfeat.algorithm.registry import NoSettings, addon
+from fedfeat.algorithm.sent import Sent, final_model
 from fedfeat.algorithm.step import Known, Seen
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.errors import ConfigError
@@ -99,7 +95,19 @@ class NearestMean:
         return mean_cosines(outputs.features, means)
 
 
-@addon("ncm", examples=("herding+ncm",))
+@addon(
+    "ncm",
+    sends=(
+        final_model("class_sums"),
+        Sent(
+            "up/class_sums/class_sums",
+            "sum of unit features per seen class; of a class with one image, its feature",
+            ("C", "d"),
+        ),
+        Sent("up/class_sums/class_counts", "images per seen class", ("C",), kind="count", item=8),
+    ),
+    examples=("herding+ncm",),
+)
 def ncm(method: Method, settings: NoSettings) -> Method:
     """iCaRL's prediction: the class with the nearest mean of exemplars, beside the classifier's own."""
     if method.replay is None:
@@ -113,11 +121,6 @@ def ncm(method: Method, settings: NoSettings) -> Method:
         method,
         task_end=(*method.task_end, ClassMeans()),
         predict=NearestMean(),
-        sends={
-            **method.sends,
-            SUMS: "sum of unit features per seen class (once per task); of a class with one image, its feature",
-            COUNTS: "images per seen class (once per task)",
-        },
     )
 
 

@@ -16,16 +16,6 @@ Idea (herding):
 Objective:
     L = CE(z, y)        over all seen classes, on the task's images and the exemplars
 
-Sends (joint):
-    nothing
-
-Sends (replay):
-    down/keep_random/quota: 4; how many images the client may keep
-
-Sends (herding):
-    down/keep_herded/weights: 4 * theta; the model that the task ended with, whose features decide
-    down/keep_herded/quota: 4; how many images the client may keep
-
 Defaults:
     none
 
@@ -45,6 +35,7 @@ from __future__ import annotations
 
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.registry import NoSettings, base
+from fedfeat.algorithm.sent import Sent, final_model
 from fedfeat.methods.exemplar_rules import Everything, Herding, UniformChoice
 
 
@@ -54,13 +45,16 @@ def joint(settings: NoSettings) -> Method:
     return Method("joint", replay=Everything())
 
 
-@base("replay")
+@base("replay", sends=(Sent("down/keep_random/quota", "how many images the client may keep"),))
 def replay(settings: NoSettings) -> Method:
     """Each client replays exemplars chosen at random."""
     return Method("replay", replay=UniformChoice())
 
 
-@base("herding")
+@base(
+    "herding",
+    sends=(final_model("keep_herded"), Sent("down/keep_herded/quota", "how many images the client may keep")),
+)
 def herding(settings: NoSettings) -> Method:
     """Each client replays the exemplars whose mean stays closest to its class means (iCaRL's rule)."""
     return Method("herding", replay=Herding())

@@ -9,10 +9,6 @@ Objective:
     server:                    c <- c + (1 / clients) * sum over participants of the change of c_k
     K' = number of plain steps that go as far as the K steps with momentum did; K' = K without momentum
 
-Sends:
-    down/train/control: 4 * trained * R; the server's control variate
-    up/train/control_change: 4 * trained * R
-
 Defaults:
     none
 
@@ -34,6 +30,7 @@ from torch import Tensor
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import Buffers, Capturable, Method, PenaltyGradient
 from fedfeat.algorithm.registry import NoSettings, addon
+from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.server import Server
 from fedfeat.algorithm.settings import learning_rate
 from fedfeat.algorithm.step import Step
@@ -43,7 +40,19 @@ from fedfeat.models import Network
 CONTROL, CHANGE = "control", "control_change"
 
 
-@addon("scaffold", examples=("fedcbdr+scaffold",))
+@addon(
+    "scaffold",
+    sends=(
+        Sent("down/train/control", "the server's control variate", ("trained",)),
+        Sent(
+            "up/train/control_change",
+            "change of the client's control variate, as long as the weights",
+            ("trained",),
+            reveals_update="its change of the control variate is the update, up to known numbers",
+        ),
+    ),
+    examples=("fedcbdr+scaffold",),
+)
 def scaffold(method: Method, settings: NoSettings) -> Method:
     """Control variates against client drift, on any base."""
     return replace(
@@ -51,7 +60,6 @@ def scaffold(method: Method, settings: NoSettings) -> Method:
         penalties=(*method.penalties, DriftCorrection()),
         statistics=(*method.statistics, OwnControl()),
         server_steps=(*method.server_steps, ServerControl()),
-        sends={**method.sends, CHANGE: "change of the client's control variate, as long as the weights (every round)"},
     )
 
 

@@ -16,7 +16,7 @@ from fedfeat.data import Dataset, fingerprint, load_dataset
 from fedfeat.data.owned import metadata_only
 from fedfeat.data.settings import OWNED
 from fedfeat.engines.factory import EngineFactory, make_engine
-from fedfeat.federation.evaluation import SENDS
+from fedfeat.federation.evaluation import HELD, SENDS
 from fedfeat.federation.loop import Event, Federation, Listener
 from fedfeat.federation.privacy import statement
 from fedfeat.federation.progress import Progress
@@ -174,7 +174,7 @@ class Experiment:
         settings = self.config.privacy
         if settings.clip is None:
             return {}
-        sends = {*self.method.sends, *(SENDS if self.dataset.private else ())}
+        sends = {*self.method.sends, *((*SENDS, *HELD) if self.dataset.private else ())}
         return {"privacy": statement(settings, self.scenario.num_tasks * self.config.train.rounds, sends)}
 
     def _start_event(self) -> Event:

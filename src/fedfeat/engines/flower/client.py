@@ -19,6 +19,7 @@ from torch import Tensor
 import fedfeat
 from fedfeat.algorithm.client import EXEMPLARS
 from fedfeat.algorithm.engine import Lost
+from fedfeat.algorithm.sent import Sent
 from fedfeat.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_json
@@ -31,7 +32,7 @@ from fedfeat.engines.flower.codec import Packed, pack, unpack
 from fedfeat.engines.flower.messages import PROTOCOL, Header, config_received
 from fedfeat.engines.flower.store import Snapshot, Store
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.federation.evaluation import EVALUATE, SENDS, evaluation_on
+from fedfeat.federation.evaluation import EVALUATE, HELD, SENDS, evaluation_on
 from fedfeat.federation.privacy import in_words
 from fedfeat.models import FlatModel
 
@@ -136,8 +137,8 @@ class FederationClient:
         log.info("%s: run %s, method %s", self.settings.name, run.name, run.config.method)
         log.info("leaves this client: model weights, number of samples, training losses, number of exemplars")
         log.info("updates of weights: %s", in_words(run.config.privacy))
-        for name, meaning in run.sends().items():
-            log.info("leaves this client: %s: %s", name, meaning)
+        for name, sent in run.sends().items():
+            log.info("leaves this client: %s: %s", name, sent.words)
 
 
 class ClientRun:
@@ -212,10 +213,9 @@ class ClientRun:
             engine.ops[EVALUATE], engine.secret = evaluation_on(engine), read_secret(self.store.folder)
         return engine
 
-    def sends(self) -> dict[str, str]:
+    def sends(self) -> dict[str, Sent]:
         """Return what leaves this client besides weights, losses and counts."""
-        owned = {"classes": "names of the classes that the client holds (once)", **SENDS}
-        return {**self.engine.method.sends, **(owned if self.dataset.private else {})}
+        return {**self.engine.method.sends, **({**HELD, **SENDS} if self.dataset.private else {})}
 
 
 def before_growth(engine: InProcessEngine, weights: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from fedfeat.data import Dataset, fingerprint
 from fedfeat.engines.flower.codec import CodecError, Packed, pack, unpack
 from fedfeat.engines.flower.messages import ASK, PROTOCOL, Channel, Header, Reply, Request, config_to_send
 from fedfeat.engines.flower.roster import Roster
-from fedfeat.engines.flower.screen import Sizes, fault_of, fault_of_header, fault_of_rows, odd_ones, seconds_of
+from fedfeat.engines.flower.screen import fault_of, fault_of_header, odd_ones, seconds_of
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.outcome import needed
@@ -41,7 +41,7 @@ class FlowerEngine(InProcessEngine):
         self.channel = channel
         greeting = {"protocol": PROTOCOL, "config": config_to_send(config), "data": fingerprint(dataset)}
         self.roster = Roster(folder, channel, scenario.num_clients, greeting, config.federation.deadline)
-        self.allowed = frozenset({*method.sends, *(SENDS if dataset.private else ())})
+        self.sends = {**method.sends, **(SENDS if dataset.private else {})}
         self._met = False  # whether the clients were awaited once
         self._account: dict[str, Any] = {}
 
@@ -57,7 +57,8 @@ class FlowerEngine(InProcessEngine):
         arrived = time.perf_counter()
         replies: dict[int, Payload | Lost] = {k: Lost("missing", "not connected") for k in requests if k not in members}
         replies |= {k: self._read(k, op, requests[k], answer) for k, answer in answers.items()}
-        for client, fault in odd_ones({k: r for k, r in replies.items() if not isinstance(r, Lost)}).items():
+        whole = {k: r for k, r in replies.items() if not isinstance(r, Lost)}
+        for client, fault in odd_ones(whole, self.sends).items():
             replies[client] = Lost("failed", fault)
         own = packed - packing + time.perf_counter() - arrived
         self._account = _account(answers, packing - started, arrived - packed, own)
@@ -130,14 +131,14 @@ class FlowerEngine(InProcessEngine):
             reply = unpack(answer.payload)
         except CodecError as error:
             return Lost("failed", str(error))
-        fault = fault_of(op, request, reply, self.allowed) or fault_of_rows(op, reply, self._sizes())
+        fault = fault_of(op, request, reply, self.sends, self._sizes())
         if fault is not None:
             return Lost("failed", fault)
         return {k: v.to(self.device) if isinstance(v, Tensor) else v for k, v in reply.items()}
 
-    def _sizes(self) -> Sizes:
+    def _sizes(self) -> dict[str, int]:
         seen = self.seen
-        return Sizes(self.model.num_trainable, seen.num_classes, seen.num_classes - seen.num_old)
+        return {"trained": self.model.num_trainable, "C": seen.num_classes, "N": seen.num_classes - seen.num_old}
 
     def _remember(self, client: int, header: Header) -> None:
         noted: State = {GENERATION: int(header[GENERATION]), HELD: int(header["exemplars"])}

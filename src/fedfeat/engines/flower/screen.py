@@ -5,65 +5,93 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor
 
+from fedfeat.algorithm.sent import ROUNDING, Sent
 from fedfeat.core.payload import Payload, Value
 from fedfeat.engines.flower.messages import Header
-from fedfeat.federation.evaluation import ENERGIES, EVALUATE, fault_of_tables
+from fedfeat.federation.evaluation import EVALUATE, fault_of_tables
 
 Signature = tuple[Any, ...]
+Declared = Mapping[str, Sent]  # what a method sends besides weights, numbers of samples and losses, by name
 NOTHING = "NoneType"  # the kind of an entry that is missing
 LARGEST = 2**53  # whole numbers up to here survive as floats
-
-SAME_SHAPE = frozenset({"right", "held_out", ENERGIES})  # others' rows may count a client's samples or classes
-NEVER_EMPTY = frozenset({"leverage"})  # operations that are asked only of clients that have something to say
-COUNTED = frozenset({"train", "fisher"})  # replies that say how many samples are behind them
-ROWS = {  # entries whose number of rows the server knows
-    ("train", "control_change"): "trained",
-    ("fisher", "fisher"): "trained",
-    ("class_sums", "class_sums"): "classes",
-    ("class_sums", "class_counts"): "classes",
-    ("leverage", "counts"): "new_classes",
-    ("leverage", "masses"): "new_classes",
-}
-IDS = frozenset({"fedfsa.classes", "clip2fl.classes"})  # the class of each row of the entries with the same prefix
+TRAIN, WEIGHTS, COUNT, LOSS = "train", "weights", "samples", "loss."  # what every method's clients send
 
 
-class Sizes(NamedTuple):
-    """What the server knows of the model that it asked about."""
-
-    trained: int  # numbers that are trained
-    classes: int  # seen so far
-    new_classes: int  # of the current task
-
-
-def fault_of(op: str, request: Payload, reply: Payload, allowed: frozenset[str]) -> str | None:
+def fault_of(op: str, request: Payload, reply: Payload, sends: Declared, sizes: Mapping[str, int]) -> str | None:
     """Return what is wrong with a reply by itself; None if it is fit for use.
 
-    :param allowed: entries that the method declares besides weights, number of samples and losses.
+    :param sizes: what the server knows of the symbols in declared shapes: ``trained``, ``C``, ``N``.
     """
+    answers = {name: sent for name, sent in sends.items() if sent.op in (op, "*")}
     for name, value in reply.items():
-        if name not in allowed and name not in ("weights", "samples") and not name.startswith("loss."):
+        if name not in answers and name not in (WEIGHTS, COUNT) and not name.startswith(LOSS):
             return f"{name}: not among what this method sends"
-        if name.startswith("loss.") and not isinstance(value, int | float):
+        if name.startswith(LOSS) and not isinstance(value, int | float):
             return f"{name}: expected a number, got {_told(value)}"
         if not is_finite(value):
             return f"{name}: not a finite number, or a tensor with such"
-    if op in NEVER_EMPTY and not reply:
+    if not reply and any(sent.always for sent in answers.values()):
         return "an empty reply"
     if op == EVALUATE:
-        return fault_of_tables(request, reply)
-    if op in COUNTED and not is_count(samples := reply.get("samples")):
-        return f"samples: expected a number of samples, got {samples!r:.40}"
-    if op != "train" or reply["samples"] == 0:
+        return fault_of_tables(request, reply) or _fault_of_values(answers, reply, sizes)
+    if (op == TRAIN or COUNT in answers) and not is_count(samples := reply.get(COUNT)):
+        return f"{COUNT}: expected a number of samples, got {samples!r:.40}"
+    if op == TRAIN and reply[COUNT] != 0:
+        wanted, came = request[WEIGHTS], reply.get(WEIGHTS)
+        if whole_signature(came) != whole_signature(wanted):
+            return f"{WEIGHTS}: expected {_told(wanted)}, got {_told(came)}"
+    return _fault_of_values(answers, reply, sizes)
+
+
+def _fault_of_values(answers: Declared, reply: Payload, sizes: Mapping[str, int]) -> str | None:
+    """Return which entry is not what was declared: another form, a value out of range, a class that nobody saw."""
+    for name, value in reply.items():
+        sent = answers.get(name)
+        if sent is not None and sent.shape is not None:
+            fault = _fault_of_form(sent, value, sizes) or _fault_of_range(sent, value, sizes)
+            if fault is not None:
+                return f"{name}: {fault}"
+    held = {name: len(value) for name, value in reply.items() if _counts_classes(value, answers.get(name))}
+    ids = next((name for name in held if answers[name].kind == "class"), None)
+    odd = next((name for name in held if ids is not None and held[name] != held[ids]), None)
+    return None if odd is None else f"{odd}: not as many rows as {ids}"
+
+
+def _fault_of_form(sent: Sent, value: Value, sizes: Mapping[str, int]) -> str | None:
+    if not sent.shape:
+        fits, whole, wanted = isinstance(value, int | float), isinstance(value, int), "a number"
+    else:
+        expected = [sizes.get(size, size) if isinstance(size, str) else size for size in sent.shape]
+        shape = _shape(value) or ()
+        same = (isinstance(e, str) or e == came for e, came in zip(expected, shape, strict=False))
+        fits = len(shape) == len(expected) and all(same)
+        whole = isinstance(value, Tensor) and not value.is_floating_point()
+        wanted = f"[{', '.join(map(str, expected))}]"
+    if not fits:
+        return f"expected {wanted}, got {_told(value)}"
+    return None if whole or sent.kind == "number" else f"expected whole numbers, got {_told(value)}"
+
+
+def _fault_of_range(sent: Sent, value: Value, sizes: Mapping[str, int]) -> str | None:
+    low, high = (0.0, math.inf) if sent.kind == "count" else (sent.low, sent.high)
+    if sent.kind == "class":
+        low, high = 0.0, sizes["C"] - 1.0
+    if (low, high) == (-math.inf, math.inf) or (isinstance(value, Tensor) and value.numel() == 0):
         return None
-    wanted, came = request["weights"], reply.get("weights")
-    if signature(came) != signature(wanted) or _shape(came) != _shape(wanted):
-        return f"weights: expected {_told(wanted)}, got {_told(came)}"
-    return None
+    numbers = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    smallest, largest = float(numbers.min()), float(numbers.max())
+    slack = ROUNDING if sent.kind == "number" else 0.0
+    if low - slack <= smallest and largest <= high + slack:
+        return None
+    if sent.kind == "class":
+        return f"a class that is not among the {sizes['C']} seen ones"
+    limits = f"from {low:g} to {high:g}" if high < math.inf else f"of at least {low:g}"
+    return f"expected values {limits}, got {smallest if smallest < low else largest:g}"
 
 
 def fault_of_header(header: Header) -> str | None:
@@ -77,27 +105,16 @@ def fault_of_header(header: Header) -> str | None:
     return None
 
 
-def fault_of_rows(op: str, reply: Payload, sizes: Sizes) -> str | None:
-    """Return which entry has another number of rows than the server can use, or names a class that nobody has seen."""
-    for name, value in reply.items():
-        wanted = ROWS.get((op, name))
-        if wanted is not None and _rows(value) != getattr(sizes, wanted):
-            return f"{name}: expected {getattr(sizes, wanted)} rows, got {_told(value)}"
-        if name in IDS and (fault := _fault_of_classes(name, reply, sizes.classes)) is not None:
-            return fault
-    return None
-
-
-def odd_ones(replies: Mapping[int, Payload]) -> dict[int, str]:
+def odd_ones(replies: Mapping[int, Payload], sends: Declared) -> dict[int, str]:
     """Return clients whose entries have another dtype or form than those of most clients, and what is odd.
 
     The first dimension may differ where it counts samples or classes, and a loss may be missing (its term may be
     active for some clients only). Replies without samples are not compared.
     """
     faults: dict[int, str] = {}
-    full = {k: r for k, r in replies.items() if r.get("samples") != 0 and r}
+    full = {k: r for k, r in replies.items() if r.get(COUNT) != 0 and r}
     for name in sorted({name for reply in full.values() for name in reply}):
-        form = whole_signature if name in SAME_SHAPE else signature
+        form = whole_signature if name in sends and sends[name].same_for_all else signature
         seen = {k: form(r.get(name)) for k, r in full.items() if name in r or not _may_be_missing(name)}
         counts = Counter(seen.values())
         usual = max(counts, key=lambda kind: (counts[kind], kind[0] != NOTHING))
@@ -140,26 +157,16 @@ def whole_signature(value: Value | None) -> Signature:
     return (*signature(value), _shape(value))
 
 
-def _fault_of_classes(name: str, reply: Payload, classes: int) -> str | None:
-    ids, prefix = reply[name], name.removesuffix("classes")
-    if not isinstance(ids, Tensor) or ids.dim() != 1 or ids.is_floating_point():
-        return f"{name}: expected ids of classes, got {_told(ids)}"
-    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < classes:
-        return f"{name}: a class that is not among the {classes} seen ones"
-    others = [other for other in reply if other.startswith(prefix) and _rows(reply[other]) != len(ids)]
-    return f"{others[0]}: not as many rows as {name}" if others else None
+def _counts_classes(value: Value, sent: Sent | None) -> TypeGuard[Tensor]:
+    return sent is not None and sent.shape is not None and sent.shape[:1] == ("h",) and isinstance(value, Tensor)
 
 
 def _may_be_missing(name: str) -> bool:
-    return name.startswith("loss.") and name != "loss.first_epoch"
+    return name.startswith(LOSS) and name != "loss.first_epoch"
 
 
 def _is_time(value: Any) -> bool:
     return isinstance(value, int | float) and is_finite(value) and value >= 0
-
-
-def _rows(value: Value) -> int | None:
-    return len(value) if isinstance(value, Tensor) and value.dim() else None
 
 
 def _shape(value: Value | None) -> tuple[int, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import Buffers
+from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.step import Step
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.core.rng import rng_at
@@ -23,11 +25,16 @@ from fedfeat.models import Network
 
 CLASSES, WEIGHT_GRADIENTS, BIAS_GRADIENTS = "clip2fl.classes", "clip2fl.weight_gradients", "clip2fl.bias_gradients"
 WEIGHT, BIAS = "clip2fl.weight", "clip2fl.bias"
-SENDS = {
-    CLASSES: "ids of the classes that the client holds (rounds with a server step)",
-    WEIGHT_GRADIENTS: "gradient of a linear classifier for each of these classes (rounds with a server step)",
-    BIAS_GRADIENTS: "its bias' gradient for each of these classes (rounds with a server step)",
-}
+SENDS = tuple(
+    replace(sent, often="S")
+    for sent in (
+        Sent(f"down/train/{WEIGHT}", "the classifier that gradients are measured at", ("C", "d")),
+        Sent(f"down/train/{BIAS}", "its bias", ("C",)),
+        Sent(f"up/train/{CLASSES}", "ids of the classes that the client holds", ("h",), kind="class"),
+        Sent(f"up/train/{WEIGHT_GRADIENTS}", "gradient of a linear classifier for each of them", ("h", "C", "d")),
+        Sent(f"up/train/{BIAS_GRADIENTS}", "its bias' gradient for each of them", ("h", "C")),
+    )
+)
 
 
 class GradientSettings(Settings):

@@ -12,13 +12,6 @@ Objective:
                + eta * CE(<v, text> / prototype_temperature, c)
     server:    CE on the features, for a fresh classifier, which predicts
 
-Sends:
-    down/train/clip2fl.weight: 4 * C * d * S; the classifier that gradients are measured at
-    down/train/clip2fl.bias: 4 * C * S; its bias
-    up/train/clip2fl.classes: 4 * h * S
-    up/train/clip2fl.weight_gradients: 4 * h * C * d * S
-    up/train/clip2fl.bias_gradients: 4 * h * C * S
-
 Defaults:
     images_per_class: released code
     repeats: released code
@@ -86,7 +79,7 @@ class CLIP2FLSettings(GradientSettings, ServerSettings):
     teacher: TeacherSettings = Field(default_factory=TeacherSettings, description="where CLIP comes from")
 
 
-@addon("clip2fl", CLIP2FLSettings)
+@addon("clip2fl", CLIP2FLSettings, sends=SENDS)
 def clip2fl(method: Method, settings: CLIP2FLSettings) -> Method:
     """CLIP2FL: distillation from a frozen CLIP, and a classifier re-trained on federated features."""
     if method.head is not linear_head or method.predict is not None:
@@ -106,7 +99,6 @@ def clip2fl(method: Method, settings: CLIP2FLSettings) -> Method:
         statistics=(*method.statistics, GradientsByClass(settings)),
         server_steps=(*method.server_steps, FederatedFeatures(settings, teacher)),
         predict=retrained_logits,
-        sends={**method.sends, **SENDS},
         notes=(*method.notes, f"teacher={teacher.identity}", *_departures(settings)),
     )
 

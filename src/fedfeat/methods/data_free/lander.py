@@ -12,11 +12,6 @@ Objective:
     a = current * (1 + 1 / A) / B,  b = previous * A * B,  A = log2(C / 2 + 1),  B = sqrt(C_before / C)
     generator:   as in target, plus bound * L_b under the teacher; student: also bound * MSE of the mapped features
 
-Sends:
-    down/train/shared.synthetic_pool: pool * pixels; 8-bit images, with the first request of the next task
-    down/train/shared.anchors.*: 4 * N * t; anchors of the task's classes, with its first request
-    down/train/shared.previous_model: 4 * theta_before; only to clients that miss a task's first round
-
 Defaults:
     radius: released code
     bound: released code
@@ -50,6 +45,7 @@ from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.losses import new_class_cross_entropy, soft_cross_entropy
 from fedfeat.algorithm.method import Capturable, Method, Reference, ReferenceFunction, ServerStep
 from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.sent import PREVIOUS_MODEL, Sent
 from fedfeat.algorithm.server import Server
 from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.core.payload import Payload
@@ -65,6 +61,7 @@ from fedfeat.methods.data_free.pool import (
     MAPPING,
     PREVIOUS_LOGITS,
     PREVIOUS_MAPPED,
+    SYNTHETIC_POOL,
     SyntheticBatches,
     SyntheticPool,
     mapped,
@@ -114,7 +111,15 @@ def class_anchors(settings: TextSettings, names: tuple[str, ...]) -> Tensor:
     return TYPICAL_NORM * features if bool((norms - 1).abs().max() < 1e-2) else features
 
 
-@base("lander", LanderSettings)
+@base(
+    "lander",
+    LanderSettings,
+    sends=(
+        SYNTHETIC_POOL,
+        Sent("down/train/shared.anchors.*", "anchors of the task's classes, with its first request", ("N", "t")),
+        PREVIOUS_MODEL,
+    ),
+)
 def lander(settings: LanderSettings) -> Method:
     """LANDER: TARGET with features and synthetic images held near anchors made from class names."""
     check_text(settings.text)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import Capturable, Reference, ReferenceFunction
+from fedfeat.algorithm.sent import Sent
 from fedfeat.core.payload import Payload
 from fedfeat.core.rng import rng_at
 from fedfeat.data.augment import DeviceImages, EpochPlan, crop_and_flip, plan_epoch
@@ -22,6 +23,9 @@ from fedfeat.methods.data_free.losses import batch_norms
 from fedfeat.models import Network
 
 POOL = "synthetic_pool"  # the name under which clients receive it
+SYNTHETIC_POOL = Sent(
+    f"down/train/shared.{POOL}", "8-bit images, with the first request of the next task", ("pool", "pixels"), item=1
+)
 PREVIOUS_MODEL = "previous_model"
 MAPPING = "mapping"  # the trained layer between features and anchors, where a method has one
 # What a step finds under its references.

@@ -12,10 +12,6 @@ Objective:
     L_adv = - mean of [student and teacher name the same class] * KL(teacher || student), after the warm-up
     student:     T^2 KL(teacher || student) on the pool, at `generation.temperature`
 
-Sends:
-    down/train/shared.synthetic_pool: pool * pixels; 8-bit images, with the first request of the next task
-    down/train/shared.previous_model: 4 * theta_before; only to clients that miss a task's first round
-
 Defaults:
     kd: released code, its documented command
     temperature: released code
@@ -41,9 +37,10 @@ from torch import Tensor
 from fedfeat.algorithm.losses import new_class_cross_entropy, soft_cross_entropy
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.sent import PREVIOUS_MODEL
 from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.core.settings import Settings
-from fedfeat.methods.data_free.pool import LOGITS, PREVIOUS_LOGITS, SyntheticBatches
+from fedfeat.methods.data_free.pool import LOGITS, PREVIOUS_LOGITS, SYNTHETIC_POOL, SyntheticBatches
 from fedfeat.methods.data_free.synthesis import Generation
 from fedfeat.methods.data_free.target_synthesis import TargetGenerationSettings, synthesise
 
@@ -61,7 +58,7 @@ class TargetSettings(Settings):
     )
 
 
-@base("target", TargetSettings)
+@base("target", TargetSettings, sends=(SYNTHETIC_POOL, PREVIOUS_MODEL))
 def target(settings: TargetSettings) -> Method:
     """TARGET: the old model's answers on server-made images, new data under a softmax over new classes."""
 

@@ -39,14 +39,6 @@ Objective (feat):
     afterwards:  L = CE(z, y) + lambda * L_GSA          on the task's images and the exemplars
     prediction:  after EGC;  see the pages of etf, gsa and egc for z, L_GSA and the correction
 
-Sends (etf, gsa):
-    nothing
-
-Sends (egc, feat):
-    up/train/prior_head: 4 * R; from task 2 on
-    up/train/prior_tail: 4 * R; from task 2 on
-    up/train/num_tail: 4 * R; from task 2 on
-
 Keys (etf):
     keep_tts, feature_head, logits, logit_scale, etf.*
 
@@ -132,6 +124,7 @@ from torch.nn import functional as F
 
 from fedfeat.algorithm.method import Method, linear_head
 from fedfeat.algorithm.registry import addon
+from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.step import Fusable, LossTerm, Step
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.rng import int_at
@@ -140,11 +133,19 @@ from fedfeat.methods.feat.correction import EnergyCorrection, EnergyPrior
 from fedfeat.methods.feat.settings import FeatSettings
 from fedfeat.models import ETFHead
 
-ENERGIES = {
-    "prior_head": "mean head energy of the client's exemplars (every round)",
-    "prior_tail": "mean tail energy of the client's exemplars (every round)",
-    "num_tail": "number of exemplars behind the two (every round)",
-}
+
+def _corrects(settings: FeatSettings) -> bool:
+    return settings.egc.enabled
+
+
+SENDS = tuple(
+    replace(sent, when=_corrects, remark="from task 2 on")
+    for sent in (
+        Sent("up/train/prior_head", "mean head energy of the client's exemplars", low=0, high=1),
+        Sent("up/train/prior_tail", "mean tail energy of the client's exemplars", low=0, high=1),
+        Sent("up/train/num_tail", "number of exemplars behind the two", kind="count"),
+    )
+)
 
 
 @addon("etf", FeatSettings, table="feat", examples=("fedcbdr+etf",))
@@ -204,7 +205,7 @@ def gsa(method: Method, settings: FeatSettings) -> Method:
     return replace(method, terms=(*method.terms, LossTerm("gsa", aligned, gsa.weight, gsa.from_task, fused)))
 
 
-@addon("egc", FeatSettings, table="feat", examples=("fedcbdr+etf+egc",))
+@addon("egc", FeatSettings, table="feat", sends=SENDS, examples=("fedcbdr+etf+egc",))
 def egc(method: Method, settings: FeatSettings) -> Method:
     """Energy-based geometric correction at inference, with a prior that clients measure on their exemplars."""
     _demand_etf(method, "egc")
@@ -222,11 +223,16 @@ def egc(method: Method, settings: FeatSettings) -> Method:
         statistics=(*method.statistics, EnergyPrior(settings.egc)),
         encodes_exemplars=settings.egc.prior_source != "online" and settings.egc.prior_transform != "train",
         predict=EnergyCorrection(settings.egc),
-        sends={**method.sends, **ENERGIES},
     )
 
 
-@addon("feat", FeatSettings, table="feat", examples=("fedcbdr+feat", "refed+feat", "herding+feat"))
+@addon(
+    "feat",
+    FeatSettings,
+    table="feat",
+    sends=SENDS,
+    examples=("fedcbdr+feat", "refed+feat", "herding+feat"),
+)
 def feat(method: Method, settings: FeatSettings) -> Method:
     """FEAT: the ETF classifier, the GSA loss and the EGC correction together."""
     return egc(gsa(etf(method, settings), settings), settings)

@@ -10,15 +10,6 @@ Objective:
       tts = "paper":  L = w_old * mean over old samples of CE(z', y) + w_new * mean over new samples of CE(z', y)
     score of sample j:  squared length of row j of the thin left singular vectors of all clients' features
 
-Sends:
-    down/masked_features/weights: 4 * theta; the model that the task ended with
-    up/masked_features/features: 4 * n * d
-    down/leverage/vectors: at most 4 * n * d; the client's rows of the singular vectors, one column per rank
-    up/leverage/mass: 4; not in mode class_quota
-    up/leverage/counts: 4 * N; mode class_quota only: images per new class
-    up/leverage/masses: 4 * N; mode class_quota only: leverage per new class
-    down/keep_by_leverage/quota: 4; how many to draw; 4 * N bytes in mode class_quota, one number per class
-
 Defaults:
     mode: paper, with the repairs named below
     replacement: a choice: without, since a duplicate wastes memory; paper and released code draw with
@@ -48,6 +39,7 @@ from torch import Tensor
 from fedfeat.algorithm.losses import TTSForm, temperature_scaled_cross_entropy
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.sent import Sent, final_model
 from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.methods.fedcbdr.leverage import LeverageChoice, LeverageSettings
 
@@ -62,7 +54,59 @@ class FedCBDRSettings(LeverageSettings):
     weight_new: float = Field(0.9, ge=0, description="weight of samples of new classes")
 
 
-@base("fedcbdr", FedCBDRSettings)
+def _by_class(settings: FedCBDRSettings) -> bool:
+    return settings.mode == "class_quota"
+
+
+@base(
+    "fedcbdr",
+    FedCBDRSettings,
+    sends=(
+        final_model("masked_features"),
+        Sent(
+            "up/masked_features/features",
+            "features of the finished task, rotated over samples and dimensions",
+            ("n", "d"),
+        ),
+        Sent(
+            "down/leverage/vectors",
+            "the client's rows of the singular vectors, one column per rank",
+            ("n", "d"),
+            at_most=True,
+        ),
+        Sent(
+            "up/leverage/mass",
+            "sum of leverage scores",
+            low=0,
+            always=True,
+            when=lambda settings: not _by_class(settings),
+            remark="not in mode class_quota",
+        ),
+        Sent(
+            "up/leverage/counts",
+            "samples per new class",
+            ("N",),
+            kind="count",
+            always=True,
+            when=_by_class,
+            remark="mode class_quota only",
+        ),
+        Sent(
+            "up/leverage/masses",
+            "leverage per new class",
+            ("N",),
+            low=0,
+            always=True,
+            when=_by_class,
+            remark="mode class_quota only",
+        ),
+        Sent(
+            "down/keep_by_leverage/quota",
+            "how many to draw",
+            remark="4 * N bytes in mode class_quota, one number per class",
+        ),
+    ),
+)
 def fedcbdr(settings: FedCBDRSettings) -> Method:
     """FedCBDR: exemplars by global leverage scores, temperature-scaled and re-weighted cross-entropy."""
 
@@ -78,9 +122,4 @@ def fedcbdr(settings: FedCBDRSettings) -> Method:
             form=settings.tts,
         )
 
-    sends = {"features": "features of the finished task, rotated over samples and dimensions (once per task)"}
-    if settings.mode == "class_quota":
-        sends |= {"counts": "samples per new class (once per task)", "masses": "leverage per new class (once per task)"}
-    else:
-        sends["mass"] = "sum of leverage scores (once per task)"
-    return Method("fedcbdr", loss=LossTerm("tts", tts), replay=LeverageChoice(settings), sends=sends)
+    return Method("fedcbdr", loss=LossTerm("tts", tts), replay=LeverageChoice(settings))

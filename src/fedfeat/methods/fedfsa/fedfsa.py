@@ -11,11 +11,6 @@ Objective:
     server:  CE on m_c and on draws from N(m_c, diag s_c), + relation * (distance term + angle term)     mode p5
              terms: mean squared differences of pairwise distances and of angles in triples, of u and of text
 
-Sends:
-    up/train/fedfsa.classes: 4 * h * R
-    up/train/fedfsa.means: 4 * h * d * R
-    up/train/fedfsa.variances: 4 * h * d * R
-
 Defaults:
     mu: released code
     tau: released code
@@ -59,6 +54,7 @@ from torch.nn import functional as F
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import Buffers, Capturable, Method, ReferenceFunction, linear_head
 from fedfeat.algorithm.registry import addon
+from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.server import Server
 from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.core.errors import ConfigError
@@ -70,11 +66,16 @@ from fedfeat.models import Network
 
 TEXT = "fedfsa.text"
 CLASSES, MEANS, VARIANCES = "fedfsa.classes", "fedfsa.means", "fedfsa.variances"
-SENDS = {
-    CLASSES: "ids of the classes that the client holds (every round)",
-    MEANS: "mean feature of each class; of a class with one sample, its feature (every round)",
-    VARIANCES: "variance of the features of each class, mixed with that of the largest class (every round)",
-}
+SENDS = (
+    Sent(f"up/train/{CLASSES}", "ids of the classes that the client holds", ("h",), kind="class"),
+    Sent(f"up/train/{MEANS}", "mean feature of each class; of a class with one sample, its feature", ("h", "d")),
+    Sent(
+        f"up/train/{VARIANCES}",
+        "variance of the features of each class, mixed with that of the largest class",
+        ("h", "d"),
+        low=0,
+    ),
+)
 
 
 class FedFSAText(TextSettings):
@@ -93,7 +94,7 @@ class FedFSASettings(HeadTraining):
     text: FedFSAText = Field(default_factory=lambda: FedFSAText(), description="encoder of class names")
 
 
-@addon("fedfsa", FedFSASettings, examples=("fedcbdr+fedfsa",))
+@addon("fedfsa", FedFSASettings, sends=SENDS, examples=("fedcbdr+fedfsa",))
 def fedfsa(method: Method, settings: FedFSASettings) -> Method:
     """FedFSA: features aligned with class names, and a head that the server trains on drawn features."""
     if method.head is not linear_head or method.predict is not None:
@@ -116,7 +117,6 @@ def fedfsa(method: Method, settings: FedFSASettings) -> Method:
         references=(*method.references, TextReference(settings.text)),
         statistics=(*method.statistics, ClassStatistics(settings.transfer)),
         server_steps=(*method.server_steps, HeadOnDraws(settings)),
-        sends={**method.sends, **SENDS},
         notes=(*method.notes, f"text_encoder={encoder_name(settings.text)}", f"server_mode={settings.server_mode}"),
     )
 

@@ -9,10 +9,6 @@ Objective:
     score:      I(x) = sum over passes p of G_p(x) / p,   G_p(x) = norm of the gradient of CE(z_v(x), y)
     kept:       the samples of largest I(x), up to the client's quota, whatever their class
 
-Sends:
-    down/keep_informative/weights: 4 * theta; the model that the task ended with
-    down/keep_informative/quota: 4; how many images the client may keep
-
 Defaults:
     lambda: assumed; the value that re-implementations agree on
     passes: assumed; 5 in two of three re-implementations
@@ -30,10 +26,18 @@ from __future__ import annotations
 
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.sent import Sent, final_model
 from fedfeat.methods.refed.scores import InformativeChoice, RefedSettings
 
 
-@base("refed", RefedSettings)
+@base(
+    "refed",
+    RefedSettings,
+    sends=(
+        final_model("keep_informative"),
+        Sent("down/keep_informative/quota", "how many images the client may keep"),
+    ),
+)
 def refed(settings: RefedSettings) -> Method:
     """Re-Fed+: replay the samples with the largest gradients along a personalised model's path."""
     return Method("refed", replay=InformativeChoice(settings))
