@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from fedfeat.federation.metrics import forgetting
 from fedfeat.report import page_data as page_data_module
 from fedfeat.report.collect import find_runs, read_run
-from fedfeat.report.compact import percents, ragged_mean, significant, thinned
-from fedfeat.report.detail import client_accuracies, client_class_counts
+from fedfeat.report.group_data import client_accuracies, client_class_counts
 from fedfeat.report.page import data_text
 from fedfeat.report.page_data import page_data
 from fedfeat.report.predictions import choices, predictions
+from fedfeat.report.series import percents, ragged_mean, significant, thinned
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_pictures_come_newest_first_and_only_as_many_as_fit(make_run, monkeypatc
     (path / "pictures").mkdir()
     for task in (1, 2, 10):
         (path / "pictures" / f"task-{task}.png").write_bytes(b"x" * 30)
-    monkeypatch.setattr("fedfeat.report.detail.MOST_PICTURE_BYTES", 70)
+    monkeypatch.setattr("fedfeat.report.group_data.MOST_PICTURE_BYTES", 70)
     (detail,) = page_data([read_run(path)])["details"]
     assert [(p["task"], p["source"] is not None) for p in detail["pictures"]] == [
         ("10", True),

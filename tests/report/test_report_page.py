@@ -13,9 +13,9 @@ import pytest
 
 from fedfeat.core.errors import FedfeatError
 from fedfeat.report.collect import find_runs, summary_rows
+from fedfeat.report.headline import headline
 from fedfeat.report.page import ASSETS, SCRIPTS, STYLES, data_text, document, report_html, write_report
 from fedfeat.report.page_data import page_data
-from fedfeat.report.words import headline
 
 MEBIBYTE = 2**20
 

@@ -11,8 +11,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedfeat.core.errors import MissingExtra
-from fedfeat.report.scenario_figure import draw_scenario
-from fedfeat.report.scenario_text import print_scenario
+from fedfeat.report.scenario import draw_scenario, print_scenario
 from fedfeat.scenario import ScenarioSettings
 
 

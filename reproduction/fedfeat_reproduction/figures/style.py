@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.core.files import write_atomically
-from fedfeat.report.style import drawing
+from fedfeat.report.figures import drawing
 
 COLUMN, PAGE = 3.35, 6.95  # inches: one column, and both
 INK, MUTED, GRID, PAPER = "#1a1a1a", "#6b6b6b", "#dcdcdc", "#ffffff"

@@ -143,8 +143,7 @@ def show(
     """Show which client sees which classes in which task; nothing is trained."""
     from fedfeat.config import load_config
     from fedfeat.data import load_dataset
-    from fedfeat.report.scenario_figure import draw_scenario
-    from fedfeat.report.scenario_text import print_scenario
+    from fedfeat.report.scenario import draw_scenario, print_scenario
     from fedfeat.scenario import build_scenario
 
     settings = load_config(config, overrides or [])

@@ -1,20 +1,56 @@
-"""The picture that a comparison leaves beside its tables, for a paper or a README: accuracy after each task."""
+"""The picture that a comparison leaves beside its tables: accuracy after each task, and the style of every figure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedfeat.core.errors import FedfeatError
+from fedfeat.core.errors import FedfeatError, MissingExtra
+from fedfeat.core.files import write_atomically
 from fedfeat.report.collect import Group, group_runs
 from fedfeat.report.run import Run
 from fedfeat.report.series import accuracy_curve
-from fedfeat.report.style import INK, PAGE, drawing, look, save_png, short
 
+# One palette that colour-blind eyes and printers keep apart.
+INK, MUTED, GRID, PAGE = "#1b1f24", "#5b636e", "#d9dde2", "#fefefe"
+SERIES = ("#0072b2", "#d55e00", "#00875f", "#a8327e", "#8a6a00", "#3a9bd9", "#5a4fcf", "#707070")
+MARKERS = "osD^vPX*"
+_SETTINGS: Any = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.titlesize": 9.5,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.labelsize": 9,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.facecolor": "none",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "xtick.labelcolor": INK,
+    "ytick.labelcolor": INK,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+}
 WIDTH = 7.2
 MAX_TICKS = 12
 DASHES = (0, (4, 2))
@@ -42,7 +78,7 @@ def accuracy_curves(groups: Sequence[Group]) -> Any:
             mean, std = accuracy_curve(group, True)
             tasks = np.arange(1, len(mean) + 1)
             label = short(group.label) + ("" if group.finished else " (unfinished)")
-            style = look(index)
+            style = line_style(index)
             axis.plot(tasks, mean, lw=2, ms=5, mec=PAGE, mew=0.7, label=label, zorder=4, **style)
             axis.fill_between(tasks, mean - std, mean + std, color=style["color"], alpha=0.16, lw=0)
             if group.has_correction:
@@ -76,3 +112,36 @@ def _legend(figure: Any, axis: Any, dashed: bool) -> None:
         labels.append("without correction")
     columns = min(len(handles), 4 if max(map(len, labels), default=0) < 22 else 2)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=2.6)
+
+
+@contextmanager
+def drawing(settings: Any = _SETTINGS) -> Iterator[Any]:
+    """Lend ``matplotlib.figure.Figure`` under a style, a report's unless told; the caller's own settings come back."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtra("matplotlib", "plots", "drawing figures") from error
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield Figure
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Return colour and marker of the n-th method, the same in every figure of a report."""
+    lap, colour = divmod(index, len(SERIES))
+    return {"color": SERIES[colour], "marker": MARKERS[(index + 3 * lap) % len(MARKERS)]}
+
+
+def short(text: str, length: int = 34) -> str:
+    """Return a name for a figure: cut when long, and never read as a formula."""
+    clean = " ".join(text.split()).lstrip("_") or "?"
+    return (clean if len(clean) <= length else clean[: length - 1] + "…").replace("$", r"\$")
+
+
+def save_png(figure: Any, path: Path) -> None:
+    """Write a figure as PNG on white, whole or not at all."""
+    buffer = io.BytesIO()
+    with drawing():
+        figure.savefig(buffer, format="png", dpi=200, facecolor="white")
+    write_atomically(path, buffer.getvalue())

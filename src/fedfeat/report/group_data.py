@@ -1,20 +1,35 @@
-"""One method of a report as plain data: means and deviations over its seeds, for every position of the switch."""
+"""One method of a report as plain data, for every position of the switch, and each of its runs in detail.
+
+A method is averaged over its seeds; what is not is in the detail, because every seed has its own classes and clients.
+"""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Sequence
+from math import nan
 from typing import Any
 
 import numpy as np
 
 from fedfeat.report.collect import MEGABYTE, Group, Spread
-from fedfeat.report.compact import percents, ragged_mean, significant, thinned
 from fedfeat.report.predictions import EGC, NONE, OWN, Prediction, own_label, predictions
-from fedfeat.report.records import RoundRecord
+from fedfeat.report.records import EnergiesRecord, RoundRecord, ScenarioRecord, TaskRecord
 from fedfeat.report.run import Run
-from fedfeat.report.series import Curve, forgetting_by_task, loss_names, mean_and_std, mean_matrix
+from fedfeat.report.series import (
+    Curve,
+    forgetting_by_task,
+    loss_names,
+    mean_and_std,
+    mean_matrix,
+    percents,
+    ragged_mean,
+    significant,
+    thinned,
+)
 
 Data = dict[str, Any]
+MOST_PICTURE_BYTES = 1_000_000
 INSTEAD = {NONE: (NONE,), EGC: (EGC, OWN, NONE), OWN: (OWN, NONE)}
 
 
@@ -53,7 +68,7 @@ def _prediction(found: Sequence[Prediction]) -> Data:
 
 def _group_accuracy(prediction: Prediction, which: int) -> list[float]:
     values = (pair[which] for pair in prediction.head_tail)
-    return [np.nan if v is None else v for v in values]
+    return [nan if v is None else v for v in values]
 
 
 def _spread(curve: Curve) -> Data:
@@ -93,7 +108,7 @@ def _rounds(group: Group) -> Data:
     runs = [run for run in group.runs if run.rounds]
 
     def curve(value: Callable[[RoundRecord], float | None]) -> list[float | None]:
-        rows = [[np.nan if (v := value(r)) is None else v for r in run.rounds] for run in runs]
+        rows = [[nan if (v := value(r)) is None else v for r in run.rounds] for run in runs]
         return significant(thinned(ragged_mean(rows)))
 
     longest = max(runs, key=lambda run: len(run.rounds), default=None)
@@ -122,3 +137,86 @@ def _traffic(group: Group) -> dict[str, float]:
             kind = " / ".join(address.split("/")[:2])
             total[kind] = total.get(kind, 0.0) + count / MEGABYTE / len(results)
     return {kind: round(value, 6) for kind, value in sorted(total.items())}
+
+
+def run_detail(run: Run) -> Data:
+    """Return a run's confusion tables, energies, clients and pictures."""
+    found = predictions(run)
+    return {
+        "seed": run.seed,
+        "folder": str(run.path),
+        "finished": run.finished,
+        "confusion": {kind: p.confusion for kind, p in found.items() if p.confusion},
+        "energies": [_energies(task, task.energies) for task in run.tasks if task.energies],
+        "clients": _client_accuracies(run.scenario, found) if run.scenario else {},
+        "client_losses": client_losses(run),
+        "pictures": pictures(run),
+    }
+
+
+def _energies(task: TaskRecord, found: EnergiesRecord) -> Data:
+    return {"task": task.task, **found.model_dump()}
+
+
+def _client_accuracies(scenario: ScenarioRecord, found: dict[str, Prediction]) -> Data:
+    """Return, by prediction, each client's accuracy after each task."""
+    tables = {kind: client_accuracies(scenario, p.per_class) for kind, p in found.items()}
+    return {kind: [percents(row) for row in table] for kind, table in tables.items() if len(table)}
+
+
+def client_accuracies(scenario: ScenarioRecord, per_class: Sequence[Sequence[float]]) -> np.ndarray:
+    """Return [client, task]: accuracy per class after each task, weighted by the client's own mix of classes so far.
+
+    NaN is a client that holds nothing yet. Nothing is returned where clients or accuracies are not listed.
+    """
+    held = client_class_counts(scenario)
+    if held is None or not all(per_class):
+        return np.empty((0, 0))
+    table = np.full((len(held), len(per_class)), nan)
+    for task, accuracies in enumerate(per_class):
+        mix = held[:, : len(accuracies)]
+        total = mix.sum(axis=1)
+        some = total > 0
+        table[some, task] = mix[some] @ np.array(accuracies)[: mix.shape[1]] / total[some]
+    return table
+
+
+def client_class_counts(scenario: ScenarioRecord) -> np.ndarray | None:
+    """Return training samples [client, class], classes in order of arrival; None where clients are not listed."""
+    if not any(task.clients for task in scenario.tasks):
+        return None
+    columns = []
+    for task in scenario.tasks:
+        counts = np.zeros((scenario.num_clients, len(task.classes)))
+        for client in task.clients:
+            counts[client.client] = client.counts
+        columns.append(counts)
+    return np.concatenate(columns, axis=1)
+
+
+def client_losses(run: Run) -> Data:
+    """Return each client's loss over rounds; nothing in a cell is a round without the client."""
+    clients = sorted({client for r in run.rounds for client in r.client_losses})
+    rows = [[r.client_losses.get(client, nan) for r in run.rounds] for client in clients]
+    return {
+        "clients": clients,
+        "rounds": len(run.rounds),
+        "task_starts": task_starts(run),
+        "took_part": [sum(v == v for v in row) for row in rows],
+        "losses": [significant(thinned(row, 120), 3) for row in rows],
+    }
+
+
+def pictures(run: Run) -> list[Data]:
+    """Return the generated images that a run left, newest first, as far as a page can carry them."""
+    found: list[Data] = []
+    left = MOST_PICTURE_BYTES
+    for path in sorted((run.path / "pictures").glob("task-*.png"), key=lambda p: (len(p.name), p.name), reverse=True):
+        try:
+            content = path.read_bytes()
+        except OSError:
+            continue
+        left -= len(content)
+        source = f"data:image/png;base64,{base64.b64encode(content).decode()}" if left >= 0 else None
+        found.append({"task": path.stem.removeprefix("task-"), "file": str(path), "source": source})
+    return found

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedfeat.core.errors import FedfeatError, MissingExtra
 from fedfeat.core.files import write_atomically
-from fedfeat.report.detail import Data
+from fedfeat.report.group_data import Data
 from fedfeat.report.page_data import page_data
 from fedfeat.report.run import Run
 

@@ -8,13 +8,12 @@ from typing import Any
 
 from fedfeat import __version__
 from fedfeat.report.collect import Group, SummaryRow, problems, setting, summary_rows
-from fedfeat.report.detail import Data, run_detail
-from fedfeat.report.group_data import group_data
+from fedfeat.report.group_data import Data, group_data, run_detail
+from fedfeat.report.headline import headline, named
 from fedfeat.report.predictions import choices
 from fedfeat.report.records import ScenarioRecord
 from fedfeat.report.run import Run
 from fedfeat.report.tables import COLUMNS
-from fedfeat.report.words import headline, named
 
 MOST_DETAIL_BYTES = 3_500_000
 GAIN = {

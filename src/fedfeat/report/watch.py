@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fedfeat.core.errors import FedfeatError
 from fedfeat.report.collect import run_folders
-from fedfeat.report.detail import Data
+from fedfeat.report.group_data import Data
 from fedfeat.report.page import data_text, document
 from fedfeat.report.page_data import page_data
 from fedfeat.report.run import Run, read_run

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from fedfeat.config import make_config
+from fedfeat.core.settings import flatten
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment, Result
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.identity import deciding_settings
-from fedfeat.runs.trackers import tracked as tracked
-from fedfeat.runs.trackers import tracker as tracker
-from fedfeat.runs.trackers.mlflow import tracking_uri
-from fedfeat.runs.trackers.scalars import Scalars, flat_settings, scalars, step_of
-from fedfeat.runs.trackers.tracker import MirroredRun
+from fedfeat.runs.trackers import tracked
+from fedfeat.runs.trackers.backends import Scalars, TrackedRun, tracking_uri
+from fedfeat.runs.trackers.tracked import scalars, step_of
 from toy import toy_dataset, toy_table, untimed
 
 DATA = toy_dataset()
@@ -63,7 +62,7 @@ def expected(folder: Path) -> dict[str, dict[int, float]]:
     return curves
 
 
-def assert_trackered(found: dict[str, dict[int, float]], folder: Path, result: Result) -> None:
+def assert_tracked(found: dict[str, dict[int, float]], folder: Path, result: Result) -> None:
     wanted = expected(folder)
     assert {"round/losses/ce", "round/losses/gsa", "round/lr", "round/numbers/prior_head"} <= set(wanted)
     assert {"task/accuracy", "task/accuracy_uncorrected", "task/per_task/1"} <= set(wanted)
@@ -115,7 +114,7 @@ def read_mlflow(where: Path) -> tuple[Any, dict[str, dict[int, float]]]:
 def test_tensorboard_holds_every_number(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     result = run(tmp_path / "run", tensorboard=True)
-    assert_trackered(read_tensorboard(tmp_path / "run"), tmp_path / "run", result)
+    assert_tracked(read_tensorboard(tmp_path / "run"), tmp_path / "run", result)
 
 
 def test_tensorboard_goes_on_after_a_resume_without_doubling(tmp_path: Path) -> None:
@@ -126,7 +125,7 @@ def test_tensorboard_goes_on_after_a_resume_without_doubling(tmp_path: Path) -> 
         run(tmp_path / "run", (2, 2), tensorboard=True)
     time.sleep(1.1)  # event files are named after the second they were made in
     result = run(tmp_path / "run", tensorboard=True)
-    assert_trackered(read_tensorboard(tmp_path / "run"), tmp_path / "run", result)
+    assert_tracked(read_tensorboard(tmp_path / "run"), tmp_path / "run", result)
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert [e.step for e in events.Scalars("round/lr")] == [1, 2, 3, 4, 5, 6]
 
@@ -137,7 +136,7 @@ def test_wandb_holds_every_number_offline(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(Stop):
         run(tmp_path / "run", (2, 2), wandb="toys")
     result = run(tmp_path / "run", wandb="toys")
-    assert_trackered(read_wandb(tmp_path / "run"), tmp_path / "run", result)
+    assert_tracked(read_wandb(tmp_path / "run"), tmp_path / "run", result)
     parts = list((tmp_path / "run").glob("wandb/offline-run-*/run-*.wandb"))
     assert len(parts) == 2
     assert len({part.name for part in parts}) == 1  # two parts of one run, which 'wandb sync' joins by this id
@@ -154,8 +153,8 @@ def test_mlflow_holds_every_number_in_one_run(tmp_path: Path) -> None:
     result = run(tmp_path / "run", mlflow=str(where))
     found, curves = read_mlflow(where)
     assert found.info.status == "FINISHED"
-    assert_trackered(curves, tmp_path / "run", result)
-    settings = flat_settings(make_config(table({"mlflow": str(where)})).to_table())
+    assert_tracked(curves, tmp_path / "run", result)
+    settings = flatten(make_config(table({"mlflow": str(where)})).to_table())
     assert found.data.params == {key: str(value) for key, value in settings.items()}
     assert found.data.params["feat.gsa.lambda"] == "0.1"
 
@@ -165,7 +164,7 @@ class Failing:
 
     moment = ""
 
-    def __init__(self, run: MirroredRun) -> None:
+    def __init__(self, run: TrackedRun) -> None:
         self.at("open")
 
     def log(self, step: int, values: Scalars) -> None:
@@ -181,18 +180,22 @@ class Failing:
             raise RuntimeError("the tracker\nis down")
 
 
+@pytest.fixture(scope="module")
+def untracked(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    return run(tmp_path_factory.mktemp("untracked") / "run")
+
+
 @pytest.mark.parametrize("moment", ["open", "log", "close", "hang"])
 def test_a_failing_tracker_is_dropped_with_one_warning(
-    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    moment: str, untracked: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    alone = run(tmp_path / "alone")
     monkeypatch.setattr(Failing, "moment", moment)
-    monkeypatch.setattr(tracker, "PATIENCE", 0.5)
+    monkeypatch.setattr(tracked, "PATIENCE", 0.5)
     monkeypatch.setitem(tracked.OPENERS, "wandb", Failing)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = run(tmp_path / "run", wandb="toys")
-    assert untimed(result) == untimed(alone)
+    assert untimed(result) == untimed(untracked)
     said = [str(w.message) for w in caught if "tracker" in str(w.message)]
     assert len(said) == 1
     assert said[0].startswith("tracker.wandb: left out from here on, the run goes on (")
@@ -205,7 +208,7 @@ def test_one_failing_tracker_leaves_the_others_alone(tmp_path: Path, monkeypatch
     monkeypatch.setitem(tracked.OPENERS, "wandb", Failing)
     with pytest.warns(UserWarning, match=r"tracker\.wandb"):
         result = run(tmp_path / "run", wandb="toys", tensorboard=True)
-    assert_trackered(read_tensorboard(tmp_path / "run"), tmp_path / "run", result)
+    assert_tracked(read_tensorboard(tmp_path / "run"), tmp_path / "run", result)
 
 
 @pytest.mark.parametrize(
@@ -228,8 +231,8 @@ def test_trackers_are_off_by_default_and_no_part_of_a_result(tmp_path: Path) -> 
     run(tmp_path / "run")
     names = {p.name for p in (tmp_path / "run").iterdir()}
     assert not names & {"mirror.json", "tensorboard", "wandb"}
-    plain, asked = (make_config(toy_table(method="replay", tracker=m)) for m in ({}, {"wandb": "toys"}))
-    assert deciding_settings(plain) == deciding_settings(asked)
+    plain, tracked_too = (make_config(toy_table(method="replay", tracker=m)) for m in ({}, {"wandb": "toys"}))
+    assert deciding_settings(plain) == deciding_settings(tracked_too)
 
 
 def test_scalars_of_an_event() -> None:
