@@ -7,25 +7,23 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from fedfeat.methods.clip2fl import siamese
 from fedfeat.methods.clip2fl.clip2fl import distillation
 from fedfeat.methods.clip2fl.federated_features import (
-    FeatureSettings,
-    grown_classifier,
-    grown_features,
-    match,
-    matching_loss,
-    prototype_term,
-    retrain,
-    row_distance,
-)
-from fedfeat.methods.fedfsa import siamese
-from fedfeat.methods.fedfsa.class_gradients import (
     ClassGradients,
+    FeatureSettings,
     LinearMap,
     class_gradients,
     fresh_linear,
     grouped_gradients,
+    grown_classifier,
+    grown_features,
+    match,
+    matching_loss,
     mean_gradients,
+    prototype_term,
+    retrain,
+    row_distance,
 )
 
 

@@ -28,10 +28,11 @@ from fedfeat.methods.fedfsa.projected_head import (
     Prototypes,
     draw_noise,
     head_loss,
+    relation_loss,
+    relations,
     server_batch,
     train_head,
 )
-from fedfeat.methods.fedfsa.relation import relation_loss, relations
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset

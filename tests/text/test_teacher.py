@@ -14,9 +14,8 @@ from fedfeat.config import make_config
 from fedfeat.core.errors import ConfigError, MissingExtra
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import NO_AUGMENTATION
-from fedfeat.methods.clip2fl.teacher import make_teacher
+from fedfeat.methods.clip2fl.teacher import TeacherSettings, make_teacher
 from fedfeat.methods.clip2fl.teacher_cache import TeacherCache, read_cache, rows_of, text_rows, write_cache
-from fedfeat.methods.clip2fl.teacher_settings import TeacherSettings
 from toy import toy_dataset, write_toy
 
 NAMES = ("cat", "dog", "sea")

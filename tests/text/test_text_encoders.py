@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedfeat.config import make_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.methods.class_names import TextSettings, check_text, class_features, encoder_name, text_width
-from fedfeat.methods.class_names.builtin import BUCKETS, ngram_features, ngrams
+from fedfeat.methods.class_names.features import BUCKETS, ngram_features, ngrams
 
 NAMES = ("pine_tree", "oak_tree", "rocket", "sea", "seal", "0", "crab")
 BY_NAME = ("ngrams", "gaussian")

@@ -10,9 +10,8 @@ import typer
 from fedfeat.core.errors import ConfigError, nearest
 from fedfeat.data.load import find_dataset, load_dataset
 from fedfeat.data.settings import DataSettings
-from fedfeat.methods.clip2fl.teacher import LiveTeacher, encode_all, make_teacher
+from fedfeat.methods.clip2fl.teacher import Live, LiveTeacher, TeacherSettings, encode_all, make_teacher
 from fedfeat.methods.clip2fl.teacher_cache import write_cache
-from fedfeat.methods.clip2fl.teacher_settings import Live, TeacherSettings
 
 app = typer.Typer(no_args_is_help=True)
 

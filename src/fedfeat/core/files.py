@@ -39,6 +39,11 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise DiskError(f"{path}: cannot be written, {reason} (what was finished before is kept)") from error
 
 
+def expanded(path: str | None) -> Path | None:
+    """Return a path with ``~`` and environment variables expanded, or None when it is unset."""
+    return None if path is None else Path(os.path.expandvars(path)).expanduser()
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write a whole file or nothing."""
     with disk_errors(path):

@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from fedfeat.core.files import expanded
 from fedfeat.core.settings import Settings
 
 OWNED = "owned"  # the name of data that clients hold themselves
@@ -81,7 +82,7 @@ class DataSettings(Settings):
 
     def location(self) -> Path | None:
         """Return ``path`` with ``~`` and environment variables expanded, or None when it is unset."""
-        return None if self.path is None else Path(os.path.expandvars(self.path)).expanduser()
+        return expanded(self.path)
 
 
 def home() -> Path:

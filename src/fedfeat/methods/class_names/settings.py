@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
 
+from fedfeat.core.files import expanded
 from fedfeat.core.settings import Settings
 
 Encoder = Literal[
@@ -50,7 +50,7 @@ class TextSettings(Settings):
 
     def location(self) -> Path | None:
         """Return ``path`` with ``~`` and environment variables expanded, or None when it is unset."""
-        return None if self.path is None else Path(os.path.expandvars(self.path)).expanduser()
+        return expanded(self.path)
 
     def prompts(self, names: tuple[str, ...]) -> list[str]:
         """Return what a local model reads for each class."""

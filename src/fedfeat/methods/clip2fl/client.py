@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -12,16 +11,14 @@ from pydantic import Field
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Buffers
+from fedfeat.algorithm.method import Buffers, Statistic
 from fedfeat.algorithm.sent import Sent
-from fedfeat.algorithm.step import Step
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.core.rng import rng_at
 from fedfeat.core.settings import Settings
 from fedfeat.data.augment import plan_epoch
-from fedfeat.methods.fedfsa.class_gradients import ClassGradients, LinearMap, class_gradients
-from fedfeat.methods.fedfsa.siamese import augment
-from fedfeat.models import Network
+from fedfeat.methods.clip2fl.federated_features import ClassGradients, LinearMap, class_gradients
+from fedfeat.methods.clip2fl.siamese import augment
 
 CLASSES, WEIGHT_GRADIENTS, BIAS_GRADIENTS = "clip2fl.classes", "clip2fl.weight_gradients", "clip2fl.bias_gradients"
 WEIGHT, BIAS = "clip2fl.weight", "clip2fl.bias"
@@ -49,10 +46,8 @@ class GradientSettings(Settings):
     )
 
 
-class GradientsByClass:
+class GradientsByClass(Statistic):
     """Gradients of the server's classifier on the received backbone, for each class that the client holds."""
-
-    per_step = False
 
     def __init__(self, settings: GradientSettings) -> None:
         self.settings = settings
@@ -79,16 +74,9 @@ class GradientsByClass:
             BIAS_GRADIENTS: total.bias / repeats,
         }
 
-    def update(self, network: Network, step: Step, buffers: Buffers) -> None:
-        """Nothing is measured while training."""
-
     def finish(self, client: Client, buffers: Buffers) -> Payload:
-        """Return the gradients."""
+        """Return the gradients; the server step needs each client's own."""
         return dict(buffers)
-
-    def reduce(self, replies: Sequence[Payload]) -> dict[str, float]:
-        """Nothing to join here: the server step needs whole gradients."""
-        return {}
 
     def _choose(self, client: Client, classes: Tensor, rng: np.random.Generator) -> Tensor:
         """Return indices of up to ``images_per_class`` random samples of each class."""
@@ -103,16 +91,15 @@ class GradientsByClass:
 
     def _features(self, client: Client, chosen: Tensor, rng: np.random.Generator) -> Tensor:
         size = client.settings.batch
-        draws = (
-            plan_epoch(rng, len(chosen), client.images.augmentation) if self.settings.augmentation == "run" else None
-        )
+        kind = self.settings.augmentation
+        plan = plan_epoch(rng, len(chosen), client.images.augmentation) if kind == "run" else None
         features = []
         for start in range(0, len(chosen), size):
             visited = slice(start, start + size)
-            if draws is None:
+            if plan is None:
                 images = client.images.plain(chosen[visited])
-                images = augment(images, rng) if self.settings.augmentation == "siamese" else images
+                images = augment(images, rng) if kind == "siamese" else images
             else:
-                images = client.images.augmented(chosen[visited], draws, visited)
+                images = client.images.augmented(chosen[visited], plan, visited)
             features.append(client.network.features(images))
         return torch.cat(features)

@@ -56,15 +56,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Method, ReferenceFunction, linear_head
+from fedfeat.algorithm.method import Method, Reference, ReferenceFunction, linear_head
 from fedfeat.algorithm.registry import addon
 from fedfeat.algorithm.step import Known, LossTerm, Seen, Step
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload
 from fedfeat.methods.clip2fl.client import BIAS, SENDS, WEIGHT, GradientsByClass, GradientSettings
 from fedfeat.methods.clip2fl.server import FederatedFeatures, ServerSettings
-from fedfeat.methods.clip2fl.teacher import Teacher, make_teacher
-from fedfeat.methods.clip2fl.teacher_settings import TeacherSettings
+from fedfeat.methods.clip2fl.teacher import Teacher, TeacherSettings, make_teacher
 from fedfeat.models import Network, Outputs
 
 TEACHER = "clip2fl.teacher"
@@ -118,14 +117,14 @@ def retrained_logits(network: Network, outputs: Outputs, seen: Seen, known: Know
     return F.linear(outputs.features, weight, known.tensors[BIAS])
 
 
-class TeacherLogits:
-    """The teacher's logits of every local sample: it sees no augmentation, so once per visit is exact."""
+class TeacherLogits(Reference):
+    """The teacher's logits of every local sample: it sees no augmentation, so once per local update is exact."""
 
     def __init__(self, teacher: Teacher) -> None:
         self.teacher = teacher
 
     def start(self, client: Client, request: Payload) -> ReferenceFunction:
-        """Return a look that finds the logits of the batch at work."""
+        """Return a function that finds the logits of the batch at work."""
         local_set = client.local_set
         vectors = self.teacher.images(client.images, local_set, client.class_names).to(client.device)
         logits = LOGIT_SCALE * vectors @ self.teacher.text(client.class_names).to(client.device).T

@@ -1,6 +1,13 @@
-"""Federated features: synthetic features that imitate clients' classifier gradients, and a classifier made of them."""
+"""Gradients of a linear classifier, class by class, and the federated features that imitate them.
+
+The gradients have a closed form. Clients measure them; the server makes synthetic features that cause the same ones,
+and trains a classifier on these features.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -10,7 +17,6 @@ from torch.nn import functional as F
 
 from fedfeat.core.rng import int_at
 from fedfeat.core.settings import Settings
-from fedfeat.methods.fedfsa.class_gradients import ClassGradients, LinearMap, fresh_linear, grouped_gradients
 
 GUARD = 1e-6  # in the denominator of a cosine
 
@@ -28,10 +34,61 @@ class FeatureSettings(Settings):
     retrain_lr: float = Field(0.01, gt=0, description="learning rate of re-training")
 
 
-def row_distance(ours: Tensor, theirs: Tensor) -> Tensor:
+class LinearMap(NamedTuple):
+    """A linear layer as plain tensors."""
+
+    weight: Tensor  # [outputs, inputs]
+    bias: Tensor  # [outputs]
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """Apply it to [..., inputs]."""
+        return F.linear(features, self.weight, self.bias)
+
+
+class ClassGradients(NamedTuple):
+    """Gradients of the mean loss over samples of one class each."""
+
+    weight: Tensor  # [c, C, d]
+    bias: Tensor  # [c, C]
+
+
+def grouped_gradients(features: Tensor, labels: Tensor, classifier: LinearMap) -> ClassGradients:
+    """Return gradients of ``[c, n, d]`` features, n of each class ``labels[c]``: ``(p - e_y) f`` averaged over n."""
+    residual = torch.softmax(classifier(features), dim=-1)
+    residual = residual - F.one_hot(labels, residual.shape[-1]).to(residual)[:, None, :]
+    return ClassGradients(residual.transpose(1, 2) @ features / features.shape[1], residual.mean(dim=1))
+
+
+def class_gradients(features: Tensor, labels: Tensor, classes: Tensor, classifier: LinearMap) -> ClassGradients:
+    """Return gradients of each class in ``classes``, whatever its number of rows in features [n, d]."""
+    per_class = [grouped_gradients(features[labels == c][None], c[None], classifier) for c in classes]
+    return ClassGradients(torch.cat([g.weight for g in per_class]), torch.cat([g.bias for g in per_class]))
+
+
+def mean_gradients(sent: Sequence[tuple[Tensor, ClassGradients]]) -> tuple[Tensor, ClassGradients]:
+    """Return the classes that somebody sent (ids, gradients) for, and each one's mean over its senders."""
+    ids = torch.cat([classes for classes, _ in sent]).long()
+    classes, place, owners = torch.unique(ids, return_inverse=True, return_counts=True)
+    sums = []
+    for stacked in (torch.cat([g.weight for _, g in sent]), torch.cat([g.bias for _, g in sent])):
+        total = stacked.new_zeros(len(classes), *stacked.shape[1:])
+        for row, target in zip(stacked, place.tolist(), strict=True):
+            total[target] += row  # one by one: a parallel sum would not have the same bytes every time
+        sums.append(total / owners.view(-1, *[1] * (total.ndim - 1)))
+    return classes, ClassGradients(sums[0], sums[1])
+
+
+def fresh_linear(outputs: int, inputs: int, seed: int) -> LinearMap:
+    """Return uniform random numbers, as a linear layer starts."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.empty(outputs, inputs + 1).uniform_(-(inputs**-0.5), inputs**-0.5, generator=generator)
+    return LinearMap(drawn[:, :inputs].contiguous(), drawn[:, inputs].contiguous())
+
+
+def row_distance(made: Tensor, target: Tensor) -> Tensor:
     """Return the sum over rows of one minus the cosine."""
-    lengths = torch.linalg.vector_norm(ours, dim=-1) * torch.linalg.vector_norm(theirs, dim=-1)
-    cosines: Tensor = (ours * theirs).sum(dim=-1) / (lengths + GUARD)
+    lengths = torch.linalg.vector_norm(made, dim=-1) * torch.linalg.vector_norm(target, dim=-1)
+    cosines: Tensor = (made * target).sum(dim=-1) / (lengths + GUARD)
     return (1 - cosines).sum()
 
 

@@ -7,13 +7,23 @@ from collections.abc import Mapping
 from pydantic import Field
 from torch import Tensor
 
+from fedfeat.algorithm.method import ServerStep
 from fedfeat.algorithm.server import Server
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.core.rng import int_at, rng_at
 from fedfeat.methods.clip2fl.client import BIAS, BIAS_GRADIENTS, CLASSES, WEIGHT, WEIGHT_GRADIENTS
-from fedfeat.methods.clip2fl.federated_features import FeatureSettings, grown_classifier, grown_features, match, retrain
+from fedfeat.methods.clip2fl.federated_features import (
+    ClassGradients,
+    FeatureSettings,
+    LinearMap,
+    fresh_linear,
+    grown_classifier,
+    grown_features,
+    match,
+    mean_gradients,
+    retrain,
+)
 from fedfeat.methods.clip2fl.teacher import Teacher
-from fedfeat.methods.fedfsa.class_gradients import ClassGradients, LinearMap, fresh_linear, mean_gradients
 
 FEATURES, BRIDGE_WEIGHT, BRIDGE_BIAS = "clip2fl.features", "clip2fl.bridge_weight", "clip2fl.bridge_bias"
 
@@ -32,7 +42,7 @@ class ServerSettings(FeatureSettings):
         return left % self.server_every == 0 and (self.server_last_rounds is None or left < self.server_last_rounds)
 
 
-class FederatedFeatures:
+class FederatedFeatures(ServerStep):
     """The server's step: features that match gradients and text, then a classifier re-trained on them."""
 
     def __init__(self, settings: ServerSettings, teacher: Teacher) -> None:

@@ -8,8 +8,8 @@ import torch
 
 from fedfeat.data.dataset import Dataset
 from fedfeat.methods.clip2fl.clip2fl import CLIP2FLSettings
+from fedfeat.methods.clip2fl.teacher import TeacherSettings
 from fedfeat.methods.clip2fl.teacher_cache import TeacherCache, write_cache
-from fedfeat.methods.clip2fl.teacher_settings import TeacherSettings
 
 WIDTH = 32
 

@@ -5,22 +5,52 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.core.errors import ConfigError
+from fedfeat.core.files import expanded
+from fedfeat.core.settings import Settings
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import Dataset
 from fedfeat.methods.class_names.settings import PLACE, readable
 from fedfeat.methods.class_names.towers import Tower, load_tower, require, tower_name
 from fedfeat.methods.clip2fl.teacher_cache import TeacherCache, check_kind, read_cache, rows_of, text_rows
-from fedfeat.methods.clip2fl.teacher_settings import WAYS, TeacherSettings
 
 CHUNK = 256  # images that a live teacher encodes at once
+Live = Literal["open_clip", "transformers", "openai_clip"]
+Backend = Literal["cache", "open_clip", "transformers", "openai_clip"]
+
+WAYS = (
+    "backend = cache with the file that `fedfeat teacher build` writes; backend = open_clip with a checkpoint or a "
+    "folder; backend = transformers with the folder of a CLIP model; backend = openai_clip with the original .pt file"
+)
+
+
+class TeacherSettings(Settings):
+    """Where the teacher comes from; nothing is ever downloaded."""
+
+    backend: Backend | None = Field(
+        None,
+        description="cache: a file of features; or the package that loads a local CLIP: open_clip, transformers, "
+        "openai_clip",
+    )
+    path: str | None = Field(None, description="cache file, checkpoint or folder; ~ and $VARIABLES are expanded")
+    arch: str = Field(
+        "ViT-B-32-quickgelu",
+        description="architecture of an open_clip checkpoint; OpenAI's weights need a -quickgelu one",
+    )
+    prompt: str = Field("a photo of a {class}", description="what the text tower reads; {class} is the class name")
+    device: str = Field("cpu", description="where a live teacher encodes: cpu, cuda")
+
+    def location(self) -> Path | None:
+        """Return ``path`` with ``~`` and environment variables expanded, or None when it is unset."""
+        return expanded(self.path)
 
 
 class Teacher(Protocol):
@@ -129,13 +159,13 @@ class LiveTeacher:
 
 def encode_all(teacher: LiveTeacher, dataset: Dataset, progress: Callable[[int, int], None]) -> TeacherCache:
     """Encode a whole training set for a cache; ``progress`` hears (images done, images in all)."""
-    parts = []
+    encoded = []
     count = len(dataset.train_images)
     for start in range(0, count, CHUNK):
-        parts.append(teacher.encode(np.asarray(dataset.train_images[start : start + CHUNK])))
+        encoded.append(teacher.encode(np.asarray(dataset.train_images[start : start + CHUNK])))
         progress(min(start + CHUNK, count), count)
     return TeacherCache(
-        image_features=torch.cat(parts),
+        image_features=torch.cat(encoded),
         text_features=teacher.text(dataset.class_names),
         class_names=tuple(dataset.class_names),
         labels=torch.from_numpy(np.array(dataset.train_labels)),

@@ -23,6 +23,7 @@ from fedfeat.core.errors import ConfigError
 from fedfeat.core.files import write_atomically
 
 WHERE = "clip2fl.teacher.path"
+REBUILD = "write one with: fedfeat teacher build"
 NEEDED = ("image_features", "text_features")
 
 
@@ -42,7 +43,7 @@ def read_cache(path: Path) -> TeacherCache:
         cache = _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
     except (OSError, SafetensorError, ValueError, KeyError, zipfile.BadZipFile) as error:
         reason = str(error).split("\n")[0]
-        raise ConfigError(f"{WHERE}: {path} is not a teacher cache ({reason}); {_rebuild()}") from error
+        raise ConfigError(f"{WHERE}: {path} is not a teacher cache ({reason}); {REBUILD}") from error
     _check(path, cache)
     return cache
 
@@ -50,9 +51,9 @@ def read_cache(path: Path) -> TeacherCache:
 def check_kind(path: Path) -> None:
     """Refuse, without reading it, a file that cannot be a cache."""
     if not path.is_file():
-        raise ConfigError(f"{WHERE}: there is no file {path}; {_rebuild()}")
+        raise ConfigError(f"{WHERE}: there is no file {path}; {REBUILD}")
     if path.suffix not in (".npz", ".safetensors"):
-        raise ConfigError(f"{WHERE}: expected a .safetensors or .npz file, got {path.name}; {_rebuild()}")
+        raise ConfigError(f"{WHERE}: expected a .safetensors or .npz file, got {path.name}; {REBUILD}")
 
 
 def write_cache(path: Path, cache: TeacherCache) -> None:
@@ -77,19 +78,19 @@ def rows_of(cache: TeacherCache, labels: Tensor, names: Sequence[str]) -> Tensor
         if len(cache.image_features) != len(labels):
             raise ConfigError(
                 f"{WHERE}: the cache has {len(cache.image_features)} images and the training set {len(labels)}; "
-                f"{_rebuild()}"
+                f"{REBUILD}"
             )
         return torch.arange(len(labels))
     stored, wanted = cache.labels.cpu(), labels.cpu()
     rows = torch.full((len(wanted),), -1)
     for position, name in enumerate(names):
-        mine, theirs = wanted == position, stored == _class_row(cache, name)
-        if int(mine.sum()) != int(theirs.sum()):
+        here, cached = wanted == position, stored == _class_row(cache, name)
+        if int(here.sum()) != int(cached.sum()):
             raise ConfigError(
-                f"{WHERE}: the cache has {int(theirs.sum())} images of {name!r} and the training set "
-                f"{int(mine.sum())}; {_rebuild()}"
+                f"{WHERE}: the cache has {int(cached.sum())} images of {name!r} and the training set "
+                f"{int(here.sum())}; {REBUILD}"
             )
-        rows[mine] = theirs.nonzero().flatten()
+        rows[here] = cached.nonzero().flatten()
     return rows
 
 
@@ -100,7 +101,7 @@ def text_rows(cache: TeacherCache, names: Sequence[str]) -> Tensor:
 
 def _class_row(cache: TeacherCache, name: str) -> int:
     if name not in cache.class_names:
-        raise ConfigError(f"{WHERE}: the cache knows no class {name!r}; {_rebuild()}")
+        raise ConfigError(f"{WHERE}: the cache knows no class {name!r}; {REBUILD}")
     return cache.class_names.index(name)
 
 
@@ -128,13 +129,9 @@ def _check(path: Path, cache: TeacherCache) -> None:
     if images.ndim != 2 or text.ndim != 2 or len(widths) != 1 or not images.is_floating_point():
         raise ConfigError(
             f"{WHERE}: {path} should hold image_features [N, d] and text_features [C, d], got "
-            f"{list(images.shape)} and {list(text.shape)}; {_rebuild()}"
+            f"{list(images.shape)} and {list(text.shape)}; {REBUILD}"
         )
     if len(text) != len(cache.class_names):
         raise ConfigError(f"{WHERE}: {path} has {len(text)} text features for {len(cache.class_names)} class names")
     if cache.labels is not None and len(cache.labels) != len(images):
-        raise ConfigError(f"{WHERE}: {path} has {len(cache.labels)} labels for {len(images)} images; {_rebuild()}")
-
-
-def _rebuild() -> str:
-    return "write one with: fedfeat teacher build"
+        raise ConfigError(f"{WHERE}: {path} has {len(cache.labels)} labels for {len(images)} images; {REBUILD}")

@@ -52,7 +52,7 @@ from fedfeat.core.payload import Payload
 from fedfeat.core.rng import rng_at
 from fedfeat.core.settings import Settings
 from fedfeat.methods.class_names import TextSettings, check_text, class_features, encoder_name, text_width
-from fedfeat.methods.class_names.builtin import MEAN_NORM, VARIANCE
+from fedfeat.methods.class_names.features import MEAN_NORM, VARIANCE
 from fedfeat.methods.data_free.lander_synthesis import Bound, LanderGenerationSettings, synthesise
 from fedfeat.methods.data_free.losses import bounding_loss
 from fedfeat.methods.data_free.pool import (

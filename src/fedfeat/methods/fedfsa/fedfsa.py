@@ -42,7 +42,7 @@ Departures:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -52,7 +52,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Buffers, Capturable, Method, ReferenceFunction, linear_head
+from fedfeat.algorithm.method import (
+    Buffers,
+    Capturable,
+    Method,
+    Reference,
+    ReferenceFunction,
+    ServerStep,
+    Statistic,
+    linear_head,
+)
 from fedfeat.algorithm.registry import addon
 from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.server import Server
@@ -116,7 +125,7 @@ def fedfsa(method: Method, settings: FedFSASettings) -> Method:
         terms=(*method.terms, LossTerm("align", aligned, settings.mu)),
         references=(*method.references, TextReference(settings.text)),
         statistics=(*method.statistics, ClassStatistics(settings.transfer)),
-        server_steps=(*method.server_steps, HeadOnDraws(settings)),
+        server_steps=(*method.server_steps, HeadOnDrawnFeatures(settings)),
         notes=(*method.notes, f"text_encoder={encoder_name(settings.text)}", f"server_mode={settings.server_mode}"),
     )
 
@@ -155,32 +164,23 @@ def transferred(moments: Moments, share: float) -> Tensor:
     return (1 - share) * moments.variances + share * largest
 
 
-class TextReference:
+class TextReference(Reference):
     """Text features of the seen classes, made by every party for itself from the class names."""
 
     def __init__(self, settings: TextSettings) -> None:
         self.settings = settings
 
     def start(self, client: Client, request: Payload) -> ReferenceFunction:
-        """Return a look that does not depend on the images."""
+        """Return a function that does not depend on the images."""
         text = class_features(self.settings, client.class_names).features.to(client.device)
         return Capturable(lambda images, text: {TEXT: text}, (text,))
 
 
-class ClassStatistics:
+class ClassStatistics(Statistic):
     """Class means and variances of the trained backbone on current data and exemplars."""
-
-    per_step = False
 
     def __init__(self, transfer: float) -> None:
         self.transfer = transfer
-
-    def start(self, client: Client, request: Payload) -> Buffers:
-        """Nothing is measured while training."""
-        return {}
-
-    def update(self, network: Network, step: Step, buffers: Buffers) -> None:
-        """Nothing is measured while training."""
 
     def finish(self, client: Client, buffers: Buffers) -> Payload:
         """Return what the server draws features from."""
@@ -192,20 +192,12 @@ class ClassStatistics:
             VARIANCES: transferred(moments, self.transfer).float(),
         }
 
-    def reduce(self, replies: Sequence[Payload]) -> dict[str, float]:
-        """Nothing to join: the server uses every client's classes."""
-        return {}
 
-
-class HeadOnDraws:
+class HeadOnDrawnFeatures(ServerStep):
     """The server trains the averaged head on features drawn around the clients' class means (CSFSA)."""
 
     def __init__(self, settings: FedFSASettings) -> None:
         self.settings = settings
-
-    def broadcast(self, server: Server) -> Payload:
-        """Nothing beyond the weights, of which the head is a part."""
-        return {}
 
     def after_round(self, server: Server, replies: Mapping[int, Payload]) -> None:
         """Put the trained head into the global model; without a class mean the average stays as it is."""

@@ -1,4 +1,4 @@
-"""A head of three linear layers, and its training on features that a server draws around class means."""
+"""A head of three linear layers, its training on features drawn around class means, and the relation loss."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedfeat.core.settings import Settings
-from fedfeat.methods.fedfsa.relation import Relations, relation_loss, relations
 from fedfeat.models import LinearHead
 
+TINY = 1e-12
 ServerMode = Literal["p1", "p2", "p3", "p4", "p5"]
 
 
@@ -76,9 +76,9 @@ def train_head(
     """Train a head in place and return the last pass's mean loss; ``round`` counts within the task."""
     if settings.server_epochs == 0:
         return 0.0
-    alone = _stand_alone(head)
+    trained = _own_copy(head)
     lr = settings.server_lr_first if round < settings.first_rounds else settings.server_lr
-    optimiser = torch.optim.SGD(alone.parameters(), lr=lr, weight_decay=settings.server_weight_decay)
+    optimiser = torch.optim.SGD(trained.parameters(), lr=lr, weight_decay=settings.server_weight_decay)
     by_class = relations(text)
     total = torch.zeros((), device=text.device)
     for epoch in range(settings.server_epochs):
@@ -88,12 +88,12 @@ def train_head(
         noise = draw_noise(seen, settings, rng)
         for batch in torch.split(order, settings.server_batch):
             features, labels = server_batch(seen, batch, noise, settings)
-            loss = head_loss(alone, features, labels, by_class, settings)
+            loss = head_loss(trained, features, labels, by_class, settings)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             total += loss.detach() * len(batch)
-    head.load_state_dict(alone.state_dict())
+    head.load_state_dict(trained.state_dict())
     return float(total) / len(seen.labels)
 
 
@@ -126,11 +126,54 @@ def head_loss(head: ProjectedHead, features: Tensor, labels: Tensor, text: Relat
     return loss
 
 
-def _stand_alone(head: ProjectedHead) -> ProjectedHead:
+def _own_copy(head: ProjectedHead) -> ProjectedHead:
     """Return a copy with parameters of its own: those of a network are views into its one vector."""
     first = head.layers[0].weight
     assert isinstance(first, Tensor)
-    alone = ProjectedHead(first.shape[1], head.dim, seed=head.seed)
-    alone.grow(head.num_classes, 0)
-    alone.to(first.device).load_state_dict(head.state_dict())
-    return alone
+    copied = ProjectedHead(first.shape[1], head.dim, seed=head.seed)
+    copied.grow(head.num_classes, 0)
+    copied.to(first.device).load_state_dict(head.state_dict())
+    return copied
+
+
+class Relations(NamedTuple):
+    """How vectors lie to each other."""
+
+    distances: Tensor  # [N, N]
+    cosines: Tensor  # [j, i, k]: of the angle at j between i and k
+
+    def at(self, labels: Tensor) -> Relations:
+        """Return the relations of rows that may repeat."""
+        cosines = self.cosines
+        for axis in range(3):
+            cosines = cosines.index_select(axis, labels)
+        return Relations(self.distances[labels][:, labels], cosines)
+
+
+def relations(vectors: Tensor) -> Relations:
+    """Return distances and angles of vectors [N, d].
+
+    Distances come from differences, so that equal rows are exactly 0 apart; cosines come from distances by the law
+    of cosines, which spares a product of all triples. A side of length 0 has no direction: its cosines are 0.
+    """
+    distances = torch.cdist(vectors, vectors, compute_mode="donot_use_mm_for_euclid_dist")
+    squares = distances.square()
+    inverse = torch.where(distances > 0, 1 / distances.clamp(min=TINY), torch.zeros_like(distances))
+    sums = squares[:, :, None] + squares[:, None, :] - squares[None, :, :]
+    return Relations(distances, 0.5 * sums * inverse[:, :, None] * inverse[:, None, :])
+
+
+def relation_loss(student: Relations, teacher: Relations) -> Tensor:
+    """Return the mean squared difference of distances plus that of cosines.
+
+    Distances are divided by the mean of the positive ones. A teacher whose rows are all equal has nothing to say:
+    the loss is then 0.
+    """
+    distance = (_relative(student.distances) - _relative(teacher.distances)).square().mean()
+    angle = (student.cosines - teacher.cosines).square().mean()
+    return (distance + angle) * (teacher.distances > 0).any()
+
+
+def _relative(distances: Tensor) -> Tensor:
+    mean = distances.sum() / (distances > 0).sum().clamp(min=1)
+    return distances / mean.clamp(min=TINY)
