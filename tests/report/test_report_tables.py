@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from fedfeat.report.collect import find_runs, summary_rows
-from fedfeat.report.tables import COLUMNS, csv_table, markdown_table, terminal_table
+from fedfeat.report.tables import COLUMNS, comparison_csv, comparison_markdown, comparison_terminal
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def rows(make_run):
 
 
 def test_csv_equals_the_result_files(rows):
-    found = {line["method"]: line for line in csv.DictReader(io.StringIO(csv_table(rows)))}
+    found = {line["method"]: line for line in csv.DictReader(io.StringIO(comparison_csv(rows)))}
     for row in rows:
         results = [json.loads((run.path / "result.json").read_text()) for run in row.group.runs]
         for name in ("final_accuracy", "final_accuracy_uncorrected", "forgetting", "images_per_second"):
@@ -33,7 +33,7 @@ def test_csv_equals_the_result_files(rows):
 
 
 def test_markdown_parses_back(rows):
-    lines = [[c.strip() for c in line.strip("|").split("|")] for line in markdown_table(rows).splitlines()]
+    lines = [[c.strip() for c in line.strip("|").split("|")] for line in comparison_markdown(rows).splitlines()]
     assert {len(line) for line in lines} == {len(COLUMNS) + 3}
     best = dict(zip(lines[0], lines[2], strict=True))
     assert best["method"] == "fedcbdr+feat"
@@ -45,17 +45,17 @@ def test_markdown_parses_back(rows):
 def test_names_cannot_break_the_markdown_table_or_the_csv(make_run):
     name = 'a|b\n"c", <script>'
     rows = summary_rows(find_runs([make_run(name, folder="x")]))
-    line = markdown_table(rows).splitlines()[2]
+    line = comparison_markdown(rows).splitlines()[2]
     assert line.count("|") - line.count("\\|") == len(COLUMNS) + 4
     assert "<script>" not in line
-    (parsed,) = csv.DictReader(io.StringIO(csv_table(rows)))
+    (parsed,) = csv.DictReader(io.StringIO(comparison_csv(rows)))
     assert parsed["method"] == name
 
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_terminal_table_fits_and_is_whole(rows, width):
     console = Console(width=width, file=io.StringIO())
-    console.print(terminal_table(rows, width))
+    console.print(comparison_terminal(rows, width))
     text = console.file.getvalue()
     assert all(len(line) <= width for line in text.splitlines())
     assert "…" not in text
@@ -65,5 +65,5 @@ def test_terminal_table_fits_and_is_whole(rows, width):
 
 def test_terminal_table_takes_names_literally(make_run):
     console = Console(width=140, file=io.StringIO())
-    console.print(terminal_table(summary_rows(find_runs([make_run("[red]x[/red]", folder="x")]))))
+    console.print(comparison_terminal(summary_rows(find_runs([make_run("[red]x[/red]", folder="x")]))))
     assert "[red]x[/red]" in console.file.getvalue()

@@ -25,7 +25,7 @@ def report(
     """Compare finished runs: print a table and write one HTML page that works offline."""
     from fedfeat.report.collect import find_runs, problems, summary_rows
     from fedfeat.report.page import write_report
-    from fedfeat.report.tables import csv_table, markdown_table, terminal_table
+    from fedfeat.report.tables import comparison_csv, comparison_markdown, comparison_terminal
 
     if markdown and csv:
         raise FedfeatError("--markdown and --csv exclude each other; choose one")
@@ -33,9 +33,9 @@ def report(
     rows = summary_rows(runs)
     console = Console(highlight=False)
     if markdown or csv:
-        print(markdown_table(rows) if markdown else csv_table(rows), end="")
+        print(comparison_markdown(rows) if markdown else comparison_csv(rows), end="")
     else:
-        console.print(terminal_table(rows, console.width))
+        console.print(comparison_terminal(rows, console.width))
     target = report_path(dirs, out)
     write_report(runs, target)
     missing = len(problems(runs))
@@ -84,13 +84,13 @@ def write_comparison(folder: Path, console: Console) -> None:
     from fedfeat.report import curves_png
     from fedfeat.report.collect import find_runs, summary_rows
     from fedfeat.report.page import write_report
-    from fedfeat.report.tables import csv_table, markdown_table, terminal_table
+    from fedfeat.report.tables import comparison_csv, comparison_markdown, comparison_terminal
 
     runs = find_runs([folder])
     rows = summary_rows(runs)
-    Console(file=console.file, highlight=False).print(terminal_table(rows, console.width))
-    write_atomically(folder / "table.md", markdown_table(rows).encode())
-    write_atomically(folder / "table.csv", csv_table(rows).encode())
+    Console(file=console.file, highlight=False).print(comparison_terminal(rows, console.width))
+    write_atomically(folder / "table.md", comparison_markdown(rows).encode())
+    write_atomically(folder / "table.csv", comparison_csv(rows).encode())
     written = ["table.md", "table.csv"]
     try:
         curves_png(runs, folder / "curves.png")

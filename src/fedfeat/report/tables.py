@@ -1,11 +1,13 @@
-"""The comparison of methods as a table: for the terminal, as Markdown, as CSV."""
+"""Tables as text: one renderer for terminals, Markdown, CSV and LaTeX; and the comparison of methods made with it."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -15,6 +17,62 @@ from fedfeat.report.collect import Spread, SummaryRow
 
 NOTHING = "\u2013"
 ROOMY = 112
+_LATEX = str.maketrans(
+    {character: rf"\{character}" for character in "_%&#${}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    | {"±": r"$\pm$", "β": r"$\beta$"}
+)
+
+
+def terminal_table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: int, **look: Any) -> Table:
+    """Return a table for a terminal: ``words`` columns of text, then numbers, which never wrap.
+
+    :param look: further arguments of ``rich.table.Table``.
+    """
+    table = Table(**{"box": None, "pad_edge": False, **look})
+    for place, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if place < words else "right", no_wrap=place >= words)
+    for row in rows:
+        table.add_row(*map(Text, row))  # a name from a file is no markup
+    return table
+
+
+def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]], words: int) -> str:
+    """Return a Markdown table; cells are Markdown already (see ``markdown_text``)."""
+    rule = ["---" if place < words else "---:" for place in range(len(headings))]
+    return "".join("| " + " | ".join(row) + " |\n" for row in (headings, rule, *rows))
+
+
+def markdown_text(text: str) -> str:
+    """Return plain text as a cell of a Markdown table."""
+    return re.sub(r"([\\|*])", r"\\\1", " ".join(text.split())).replace("<", "&lt;")
+
+
+def csv_table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return comma-separated values; numbers have full precision, None is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerows([headings, *rows])
+    return text.getvalue()
+
+
+def latex_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], words: int, caption: str, notes: Iterable[str] = ()
+) -> str:
+    """Return a LaTeX table with notes below it; it needs the package booktabs."""
+    head, *body = (" & ".join(map(latex_text, row)) + r" \\" for row in (headings, *rows))
+    lines = [r"\begin{table}", r"\centering", rf"\caption{{{latex_text(caption)}}}"]
+    lines += [rf"\begin{{tabular}}{{{'l' * words}{'r' * (len(headings) - words)}}}", r"\toprule", head, r"\midrule"]
+    lines += [*body, r"\bottomrule", r"\end{tabular}"]
+    lines += [*(rf"\\ \footnotesize {latex_text(note)}" for note in notes), r"\end{table}"]
+    return "\n".join(lines) + "\n"
+
+
+def latex_text(text: str) -> str:
+    """Return text as LaTeX wants it; a number with a sign is mathematics."""
+    if re.match(r"\(?[+-]\d", text):
+        return f"${text.replace('±', chr(92) + 'pm')}$"
+    return text.translate(_LATEX)
 
 
 @dataclass(frozen=True)
@@ -108,19 +166,18 @@ def seeds_text(row: SummaryRow) -> str:
     return f"{seeds} ({unfinished})" if seeds and unfinished else seeds or unfinished
 
 
-def terminal_table(rows: Sequence[SummaryRow], width: int = ROOMY) -> Table:
+def comparison_terminal(rows: Sequence[SummaryRow], width: int = ROOMY) -> Table:
     """Return the comparison for the terminal; in a narrow one a deviation stands below its mean."""
     roomy = width >= ROOMY
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, int(roomy), 0, 0))
-    table.title, table.title_justify, table.title_style = _title(rows), "left", "bold"
-    table.add_column("method", overflow="fold")
-    table.add_column("seeds", justify="right")
-    for column in COLUMNS:
-        table.add_column(f"{column.narrow}\n{column.unit}".strip(), justify="right")
-    for row in rows:
-        # Text, not str: a name from a file is no markup.
-        cells = (cell(row, c).replace(" ± ", " ± " if roomy else "\n±") for c in COLUMNS)
-        table.add_row(Text(row.label), _seed_count(row), *cells)
+    headings = ["method", "seeds", *(f"{c.narrow}\n{c.unit}".strip() for c in COLUMNS)]
+    cells = (
+        [row.label, _seed_count(row), *(cell(row, c).replace(" ± ", " ± " if roomy else "\n±") for c in COLUMNS)]
+        for row in rows
+    )
+    title = Text(", ".join(sorted({row.dataset for row in rows})) + ": mean ± standard deviation over seeds")
+    look = {"box": SIMPLE_HEAD, "show_edge": False, "padding": (0, int(roomy), 0, 0)}
+    table = terminal_table(headings, cells, 1, title=title, title_justify="left", title_style="bold", **look)
+    table.columns[0].overflow = "fold"
     return table
 
 
@@ -129,35 +186,19 @@ def _seed_count(row: SummaryRow) -> str:
     return f"{done} of {done + row.unfinished}" if row.unfinished else str(done)
 
 
-def _title(rows: Sequence[SummaryRow]) -> Text:
-    return Text(", ".join(sorted({row.dataset for row in rows})) + ": mean ± standard deviation over seeds")
-
-
-def markdown_table(rows: Sequence[SummaryRow]) -> str:
+def comparison_markdown(rows: Sequence[SummaryRow]) -> str:
     """Return the comparison as a Markdown table."""
-    units = (f"{c.heading} ({c.unit})" if c.unit else c.heading for c in COLUMNS)
-    lines = [_markdown_line(["method", "data set", "seeds", *units])]
-    lines.append("|---|---|---|" + "---:|" * len(COLUMNS))
+    headings = ["method", "data set", "seeds", *(f"{c.heading} ({c.unit})" if c.unit else c.heading for c in COLUMNS)]
     cells = ([row.label, row.dataset, seeds_text(row), *(cell(row, c) for c in COLUMNS)] for row in rows)
-    lines += map(_markdown_line, cells)
-    return "\n".join(lines) + "\n"
+    return markdown_table(headings, ([markdown_text(c) for c in line] for line in cells), 3)
 
 
-def _markdown_line(cells: list[str]) -> str:
-    safe = (" ".join(c.split()).replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;") for c in cells)
-    return "| " + " | ".join(safe) + " |"
-
-
-def csv_table(rows: Sequence[SummaryRow]) -> str:
-    """Return the comparison as CSV with full precision: a mean and a deviation column for each measure."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+def comparison_csv(rows: Sequence[SummaryRow]) -> str:
+    """Return the comparison as CSV: a mean and a deviation column for each measure."""
     measures = [f"{c.field}_{part}" for c in COLUMNS for part in ("mean", "std")]
-    writer.writerow(["label", "method", "dataset", "seeds", "unfinished", *measures])
+    lines = []
     for row in rows:
         spreads: list[Spread | None] = [getattr(row, c.field) for c in COLUMNS]
         values = [v for s in spreads for v in ((s.mean, s.std) if s else (None, None))]
-        seeds = " ".join(str(s) for s in row.seeds)
-        numbers = ["" if v is None else repr(v) for v in values]
-        writer.writerow([row.label, row.method, row.dataset, seeds, row.unfinished, *numbers])
-    return text.getvalue()
+        lines.append([row.label, row.method, row.dataset, " ".join(map(str, row.seeds)), row.unfinished, *values])
+    return csv_table(["label", "method", "dataset", "seeds", "unfinished", *measures], lines)
