@@ -8,7 +8,7 @@ from pathlib import Path
 from fedfeat_reproduction.page import missing_readings, write_page
 from fedfeat_reproduction.records import read_records
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def main() -> None:

@@ -2,119 +2,137 @@
 
 from __future__ import annotations
 
-import functools
+import re
 import textwrap
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from fedfeat.config.presets import Cell
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
-from fedfeat_reproduction.cells import OTHER_FORMS
-from fedfeat_reproduction.choices import cell_of, changes_in
-from fedfeat_reproduction.choices_record import QUICK_FILE, MeasuredChoices, read_measured
-from fedfeat_reproduction.choices_runs import CHOICES
-from fedfeat_reproduction.ours import Line, Shelf, other_forms, with_other_forms
-from fedfeat_reproduction.page_choices import changes_text, choices_section
-from fedfeat_reproduction.published import Entry
+from fedfeat.report.tables import markdown_table
+from fedfeat_reproduction import choices
+from fedfeat_reproduction.choices import CHOICES, OpenChoice, Variation
+from fedfeat_reproduction.effects import (
+    MEASURES,
+    QUICK_FILE,
+    Effect,
+    Measure,
+    MeasuredChoices,
+    read_measured,
+    within_spread,
+)
 from fedfeat_reproduction.records import Record, read_records
-from fedfeat_reproduction.show import published_text, to_markdown
-from fedfeat_reproduction.sources import CALIBRATE
-from fedfeat_reproduction.tables import MAIN, TABLES, PaperTable
+from fedfeat_reproduction.render import (
+    by_method,
+    effects_markdown,
+    published_text,
+    rows_markdown,
+    settings_text,
+    usual_text,
+)
+from fedfeat_reproduction.results import OTHER_FORMS, RecordIndex, TableRow, other_forms, with_other_forms
+from fedfeat_reproduction.sources import CALIBRATE, PredictionName
+from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, PaperTable
 
-HEAD = """# Reproduction
-
-<!-- Written by `fedfeat paper page` from the records in `results/`; edit `readings.toml` or `choices.toml` instead. -->
-<!-- not run on this page (a GPU): fedfeat paper run -->
-
-This page holds every number of the paper's tables, and ours wherever one was really run. Ours come from the JSON
-records in [`results/`](../results), one per run, and from nothing else. A figure of one seed has no spread. Differences
-are ours less the published value, in points of accuracy.
-
-*Calibrated* is not in the paper: the add-on [`calibrate`](calibration.md) on top of the same method. It helps a linear
-classifier as well as a fixed one, so methods are to be compared within one column.
-
-A run of your own: `fedfeat paper run NAME --only ...` runs what is missing, `fedfeat paper show NAME` prints the table,
-`fedfeat paper record RUN --images ...` writes a record. With `--quick` everything runs in minutes on the built-in
-digits, to see how it works; those numbers have nothing to do with the paper's.
-"""
-SUMMARY = "summary"
+PAGE, SUMMARY = "page", "summary"  # texts of readings.toml that are of no table
 SUMMED_UP = ("fedcbdr", "fedcbdr+feat")
 NO_READING = "No reading of these figures has been written yet."
+CHOICE_COLUMNS = ("choice", "the paper", "ours", "instead", "where", *MEASURES)
+LONG = 6  # numbers, from which on a list of them is shown by its ends
 
 
 def write_page(results: Path, out: Path) -> list[str]:
     """Write the page; return why some records are left out of it."""
-    shelf = Shelf(read_records(results))
-    if not shelf.records:
+    index = RecordIndex(read_records(results))
+    if not index.records:
         raise FedfeatError(f"{results}: no record of a run is there; 'fedfeat paper record RUN' writes one")
-    write_atomically(out, render_page(shelf.records, read_measured(results / QUICK_FILE)).encode())
-    return shelf.strange
+    write_atomically(out, render_page(index.records, read_measured(results / QUICK_FILE)).encode())
+    return index.unreadable
 
 
 def render_page(records: Sequence[Record], small: MeasuredChoices | None = None) -> str:
     """Return the page as Markdown; ``small`` are effects of choices on the built-in digits."""
-    shelf = Shelf(records)
-    records = shelf.records
-    parts = [HEAD, *_summary(shelf), *(_table_section(table, shelf) for table in TABLES.values())]
-    reading = _wrapped(read_readings()[CHOICES]["effects"])
-    parts += [choices_section(records, small, reading), _runs_section(records)]
-    return "\n".join(parts)
+    index = RecordIndex(records)
+    parts = [read_readings()[PAGE]["head"], *_summary(index)]
+    parts += [_table_section(table, index) for table in TABLES.values()]
+    return "\n".join([*parts, _choices_section(index.records, small), _runs_section(index.records)])
 
 
-def _summary(shelf: Shelf) -> list[str]:
+@cache
+def read_readings() -> dict[str, dict[str, str]]:
+    """Return the hand-written texts: how to read figures, by table and cell, and of the choices."""
+    text = resources.files("fedfeat_reproduction").joinpath("readings.toml").read_text(encoding="utf-8")
+    found: dict[str, dict[str, str]] = tomllib.loads(text)
+    return found
+
+
+def missing_readings(records: Sequence[Record]) -> list[tuple[str, str]]:
+    """Return the tables and cells that have figures of ours and no reading."""
+    index, written = RecordIndex(records), read_readings()
+    return [
+        (table.name, cell.name)
+        for table in TABLES.values()
+        for cell in _cells_with_figures(index.row(entry) for entry in table.entries)
+        if cell.name not in written.get(table.name, {})
+    ]
+
+
+def _summary(index: RecordIndex) -> list[str]:
     """Return FEAT_F and what it is built on, wherever one of them was run, and what is to be learned from it."""
-    lines = [shelf.line(entry) for entry in TABLES[MAIN].entries if entry.method in SUMMED_UP]
-    cells = _cells_with_figures(lines)
+    rows = [index.row(entry) for entry in TABLES[MAIN].entries if entry.method in SUMMED_UP]
+    cells = _cells_with_figures(rows)
     if not cells:
         return []
-    lines = with_other_forms(lines, shelf)
-    shown = to_markdown([line for cell in cells for line in lines if line.entry.cell == cell])
-    return [f"## In short\n\n{shown}\n{_wrapped(read_readings()[SUMMARY]['all'])}\n"]
+    rows = with_other_forms(rows, index)
+    shown = rows_markdown([row for cell in cells for row in rows if row.entry.cell == cell])
+    return [f"## In short\n\n{shown}\n{_wrapped(read_readings()[SUMMARY]['all'])}"]
 
 
-def _table_section(table: PaperTable, shelf: Shelf) -> str:
+def _table_section(table: PaperTable, index: RecordIndex) -> str:
     """Return a section per cell of which something was run, and the published values of the others in one grid."""
-    lines = [shelf.line(entry) for entry in table.entries]
-    cells = _cells_with_figures(lines)
-    text = f"## {table.title}\n\n{_wrapped(f'`{table.name}`: {table.unit}. {table.note}')}\n"
-    text += "".join(_cell_section(table, cell, [n for n in lines if n.entry.cell == cell], shelf) for cell in cells)
-    return text + _not_run(table, [line.entry for line in lines if line.entry.cell not in cells])
+    rows = [index.row(entry) for entry in table.entries]
+    cells = _cells_with_figures(rows)
+    text = f"## {table.title}\n\n{_wrapped(f'`{table.name}`: {table.unit}. {table.note}')}"
+    text += "".join(_cell_section(table, cell, [r for r in rows if r.entry.cell == cell], index) for cell in cells)
+    return text + _not_run(table, [row.entry for row in rows if row.entry.cell not in cells])
 
 
-def _cell_section(table: PaperTable, cell: Cell, lines: Sequence[Line], shelf: Shelf) -> str:
+def _cell_section(table: PaperTable, cell: Cell, rows: Sequence[TableRow], index: RecordIndex) -> str:
     """Return the paper's rows, in the main table also other forms and methods, the commands and the reading."""
     only = f"{table.name} --only {cell.split},beta{cell.beta:g},k{cell.clients}"
     reading = read_readings().get(table.name, {}).get(cell.name, NO_READING)
     commands = [only]
     if table.name == MAIN:
-        methods = _further(cell, lines, shelf)
+        methods = _further_methods(cell, rows, index)
         also = f" --also {','.join(methods)}" if methods else ""
-        commands = [only + end for end in (also, *_form_runs(lines, shelf))]
-        further = [shelf.line(Entry(method, method, cell, None)) for method in methods]
-        lines = [*with_other_forms(lines, shelf), *further]
-    shown = to_markdown(lines, setting=False)
-    return f"\n### {cell.title}\n\n{_command(commands, table)}\n{shown}\n{_wrapped(reading)}\n"
+        commands = [only + end for end in (also, *_form_options(rows, index))]
+        further = [index.row(PaperEntry(method, method, cell, None)) for method in methods]
+        rows = [*with_other_forms(rows, index), *further]
+    shown = rows_markdown(rows, setting=False)
+    return f"\n### {cell.title}\n\n{_command(commands, table)}\n{shown}\n{_wrapped(reading)}"
 
 
-def _form_runs(lines: Sequence[Line], shelf: Shelf) -> list[str]:
-    """Return what ends the command for each row that was run with another form."""
+def _form_options(rows: Sequence[TableRow], index: RecordIndex) -> list[str]:
+    """Return what ends the command for each row that was run with another form of the correction."""
     return [
-        f",{line.entry.method} " + " ".join(f"--set {change}" for change in OTHER_FORMS[form])
-        for line in lines
-        for form in other_forms(line, shelf)
+        f",{row.entry.method} " + " ".join(f"--set {change}" for change in OTHER_FORMS[form])
+        for row in rows
+        for form in other_forms(row, index)
     ]
 
 
-def _further(cell: Cell, lines: Sequence[Line], shelf: Shelf) -> list[str]:
-    there = {line.entry.method for line in lines}
-    methods = {method.removesuffix(CALIBRATE) for _, method in shelf.found}
-    return [m for m in sorted(methods - there) if shelf.has(cell, m) or shelf.has(cell, m + CALIBRATE)]
+def _further_methods(cell: Cell, rows: Sequence[TableRow], index: RecordIndex) -> list[str]:
+    there = {row.entry.method for row in rows}
+    methods = {method.removesuffix(CALIBRATE) for _, method in index.by_setting}
+    return [m for m in sorted(methods - there) if index.has(cell, m) or index.has(cell, m + CALIBRATE)]
 
 
-def _not_run(table: PaperTable, entries: Sequence[Entry]) -> str:
+def _not_run(table: PaperTable, entries: Sequence[PaperEntry]) -> str:
     """Return the published values of the cells of which nothing was run, as the paper lays them out."""
     if not entries:
         return ""
@@ -125,18 +143,17 @@ def _not_run(table: PaperTable, entries: Sequence[Entry]) -> str:
     return text
 
 
-def _published_grid(entries: Sequence[Entry]) -> str:
+def _published_grid(entries: Sequence[PaperEntry]) -> str:
     rows: dict[str, list[str]] = {}
     for entry in entries:
         rows.setdefault(entry.label, []).append(published_text(entry.published))
-    columns = list(dict.fromkeys((e.cell, e.task) for e in entries))
+    columns = dict.fromkeys((e.cell, e.task) for e in entries)
     names = [f"{c.split}, β {c.beta:g}" + (f", task {task}" if task else "") for c, task in columns]
-    table = [["row", *names], ["---", *["---:"] * len(names)], *([label, *row] for label, row in rows.items())]
-    return "".join("| " + " | ".join(row) + " |\n" for row in table)
+    return markdown_table(["row", *names], ([label, *row] for label, row in rows.items()), 1)
 
 
-def _cells_with_figures(lines: Iterable[Line]) -> list[Cell]:
-    return list(dict.fromkeys(line.entry.cell for line in lines if line.ours or line.calibrated))
+def _cells_with_figures(rows: Iterable[TableRow]) -> list[Cell]:
+    return list(dict.fromkeys(row.entry.cell for row in rows if row.ours or row.calibrated))
 
 
 def _command(runs: Sequence[str], table: PaperTable) -> str:
@@ -144,54 +161,123 @@ def _command(runs: Sequence[str], table: PaperTable) -> str:
     return "```sh\n" + "".join(f"fedfeat paper run {run}{calibrate} --engine cuda\n" for run in runs) + "```\n"
 
 
-def read_readings() -> dict[str, dict[str, str]]:
-    """Return the hand-written readings, by table and cell, and of the choices."""
-    text = resources.files("fedfeat_reproduction").joinpath("readings.toml").read_text(encoding="utf-8")
-    found: dict[str, dict[str, str]] = tomllib.loads(text)
-    return found
+def _choices_section(records: Sequence[Record], small: MeasuredChoices | None) -> str:
+    """Return the table of choices with measured effects, their reading, other runs, and effects in small."""
+    variations = choices.find_variations(records)
+    rows, told = [], []
+    for choice in choices.read_choices():
+        found = choices.answers(choice, variations)
+        told += found
+        rows += _choice_rows(choice, found)
+    text = f"{read_readings()[PAGE]['choices']}\n{markdown_table(CHOICE_COLUMNS, rows, 5)}"
+    if told:
+        text += f"\n{_wrapped(read_readings()[CHOICES]['effects'])}"
+    others = [["", "", "", *_variation_cells(v)] for v in variations if v not in told]
+    if others:
+        text += "\nRuns that changed several of these, or something else:\n\n"
+        text += markdown_table(CHOICE_COLUMNS, others, 5)
+    return text + (quick_choices_section(small) if small else "")
 
 
-def missing_readings(records: Sequence[Record]) -> list[tuple[str, str]]:
-    """Return the tables and cells that have figures of ours and no reading."""
-    shelf, written = Shelf(records), read_readings()
-    return [
-        (table.name, cell.name)
-        for table in TABLES.values()
-        for cell in _cells_with_figures(shelf.line(entry) for entry in table.entries)
-        if cell.name not in written.get(table.name, {})
-    ]
+def _choice_rows(choice: OpenChoice, found: Sequence[Variation]) -> list[list[str]]:
+    start = [f"{choice.title} (`{choice.name}`)", choice.paper, choice.ours]
+    if not found:
+        return [[*start, "not measured here", "", "", "", ""]]
+    return [[*(start if number == 0 else ("", "", "")), *_variation_cells(v)] for number, v in enumerate(found)]
+
+
+def _variation_cells(variation: Variation) -> list[str]:
+    """Return the change, where it was made, and what it did to the plain, the own and the calibrated prediction."""
+    cell, method = variation.cell, variation.varied.method
+    where = f"{cell.name}, `{method}`, seed {variation.varied.seed}"
+    where += f", both with {changes_text(variation.given, cell, method)}" if variation.given else ""
+    calibrated = method.endswith(CALIBRATE)
+    predictions: list[PredictionName] = ["plain", "corrected"]
+    if calibrated:
+        predictions.insert(1, "before calibration")
+    effects = [f"{variation.effect(prediction):+.2f}" for prediction in predictions]
+    return [changes_text(variation.changes, cell, method), where, *effects, *[""] * (not calibrated)]
+
+
+def changes_text(changes: Mapping[str, Any], cell: Cell, method: str) -> str:
+    """Return changed settings as a list, in which those of the first runs have one name."""
+    earlier = choices.earlier_changes(cell, method)
+    told = []
+    if len(earlier) > 1 and earlier.items() <= changes.items():
+        told, changes = ["the earlier settings"], {k: v for k, v in changes.items() if k not in earlier}
+    return ", ".join([*told, *(f"`{key} = {_value_text(value)}`" for key, value in changes.items())])
+
+
+def _value_text(value: Any) -> str:
+    """Return a value as text; of a long list of numbers the ends."""
+    if isinstance(value, Sequence) and len(value) > LONG and not isinstance(value, str):
+        return f"{value[0]:g} ... {value[-1]:g}"
+    return str(value)
+
+
+def quick_choices_section(kept: MeasuredChoices) -> str:
+    """Return what the quick runs were, the table, and which effects stand out from their spread."""
+    machines = sorted({f"torch {e.get('torch', '?')}, commit {e.get('commit', '?')}" for e in kept.environments})
+    budget = kept.setting.get("scenario", {}).get("budget", "?")
+    about = read_readings()[PAGE]["quick"].format(
+        dataset=kept.dataset, rounds=kept.rounds, budget=budget, machines="; ".join(machines)
+    )
+    usual = (f"- `{method}`, {usual_text(found)}" for method, found in by_method(kept.effects).items())
+    parts = [_wrapped(about), effects_markdown(kept.effects)]
+    parts.append("What the effects start from:\n\n" + "".join(_wrapped(line, "  ") for line in usual))
+    parts.append("What stands out from its spread:\n\n" + "".join(_outstanding(kept.effects, m) for m in MEASURES))
+    parts += _not_measured(kept)
+    return f"\n### The same choices on the {kept.dataset}\n\n" + "\n".join(parts)
+
+
+def _outstanding(effects: Sequence[Effect], measure: Measure) -> str:
+    """Return what stands out under a prediction, the largest effect first."""
+    found = [(change, effect) for effect in effects if (change := effect.change(measure)) and change.std is not None]
+    beyond = sorted((p for p in found if not within_spread(p[0])), key=lambda p: -abs(p[0].mean))
+    told = ", ".join(f"`{settings_text(effect.changes)}` {change.mean:+.2f}" for change, effect in beyond)
+    return _wrapped(f"- {measure}, {len(beyond)} of {len(found)}{': ' if told else ''}{told}", "  ")
+
+
+def _not_measured(kept: MeasuredChoices) -> list[str]:
+    """Name what was not measured, and why."""
+    there = [effect.changes for effect in kept.effects]
+    left = [a for a in choices.choose_alternatives() if dict(a.changes) not in there]
+    quick = choices.ChoiceRuns(quick=True)
+    told = [f"`{settings_text(a.changes)}` ({quick.objection(a) or 'no pair of runs yet'})" for a in left]
+    return [_wrapped(f"Not measured on the {kept.dataset}: {', '.join(told)}.")] if told else []
 
 
 def _runs_section(records: Sequence[Record]) -> str:
     """Return what was run: where, on what images, with which versions."""
-    rows = [
-        "| setting | method | seed | final | not as usual | images | hardware | torch | commit |",
-        "|---|---|---:|---:|---|---|---|---|---|",
-    ]
+    headings = ("setting", "method", "seed", "final", "not as usual", "images", "hardware", "torch", "commit")
     images = list(dict.fromkeys(r.images for r in records))
+    rows = []
     for kept in records:
-        cell = cell_of(kept)
-        hardware = kept.environment.get("gpu") or f"{kept.environment.get('cpus', '?')} CPU cores"
-        where = cell.name if cell else kept.dataset
-        number = f"({images.index(kept.images) + 1})"
-        changes = changes_text(changes_in(kept, cell), cell, kept.method) if cell else ""
-        told = (kept.environment.get("torch", "?"), kept.commit)
-        values = (
-            where,
-            f"`{kept.method}`",
-            str(kept.seed),
-            f"{kept.final_accuracy:.2f}",
-            changes,
-            number,
-            hardware,
-            *told,
+        cell, environment = choices.cell_of(kept), kept.environment
+        rows.append(
+            (
+                cell.name if cell else kept.dataset,
+                f"`{kept.method}`",
+                str(kept.seed),
+                f"{kept.final_accuracy:.2f}",
+                changes_text(choices.changes_in(kept, cell), cell, kept.method) if cell else "",
+                f"({images.index(kept.images) + 1})",
+                environment.get("gpu") or f"{environment.get('cpus', '?')} CPU cores",
+                environment.get("torch", "?"),
+                kept.commit,
+            )
         )
-        rows.append("| " + " | ".join(values) + " |")
-    legend = [f"({n}) {text}" for n, text in enumerate(images, 1)]
-    return "\n".join(["## Runs\n", *rows, "", "Images:", "", *(f"- {text}" for text in legend), ""])
+    legend = "".join(f"- ({number}) {text}\n" for number, text in enumerate(images, 1))
+    return f"## Runs\n\n{markdown_table(headings, rows, len(headings))}\nImages:\n\n{legend}"
 
 
-def _wrapped(text: str) -> str:
-    """Return text with lines of one width; blank lines part paragraphs."""
-    fold = functools.partial(textwrap.fill, width=118, break_on_hyphens=False, break_long_words=False)
-    return "\n\n".join(fold(" ".join(paragraph.split())) for paragraph in text.strip().split("\n\n"))
+def _wrapped(text: str, indent: str = "") -> str:
+    """Return lines of one width that end in a newline; blank lines part paragraphs, and code stays on one line."""
+    whole = re.sub(r"`[^`]*`", lambda code: " ".join(code[0].split()).replace(" ", "\0"), text.strip())
+    paragraphs = (
+        textwrap.fill(
+            " ".join(paragraph.split()), 118, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
+        )
+        for paragraph in whole.split("\n\n")
+    )
+    return "\n\n".join(paragraphs).replace("\0", " ") + "\n"

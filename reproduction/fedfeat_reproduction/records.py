@@ -9,9 +9,13 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from fedfeat.config import Config, parse_config
+from fedfeat.config.renamed import with_new_names
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
-from fedfeat.runs.folder import UNKNOWN, checkout_commit
+from fedfeat.runs.folder import UNKNOWN, RunFolder, checkout_commit
+from fedfeat.runs.folder import environment as environment_here
+from fedfeat.runs.identity import folder_name
 
 Accuracy = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Matrix = list[list[Accuracy]]
@@ -58,6 +62,10 @@ class Record(BaseModel):
             raise ValueError(f"expected a run's settings, and {' and '.join(missing)} are not among them")
         return config
 
+    def parsed_config(self) -> Config:
+        """Return the run's configuration; settings that were renamed since are understood."""
+        return parse_config(with_new_names(self.config), where=f"{self.method} seed {self.seed}")
+
     def to_json(self) -> str:
         """Return the record as text: one key per line, measured numbers with eight digits."""
         values = {k: v if k == "config" else _rounded(v) for k, v in self.model_dump().items()}
@@ -78,9 +86,7 @@ def record(
     ``images`` says whether they were lossless; ``environment`` is this machine's unless told; ``commit`` likewise.
     """
     if environment is None:
-        from fedfeat.runs.folder import environment as here
-
-        environment = here()
+        environment = environment_here()
     found = {
         **result,
         "images": images,
@@ -94,18 +100,13 @@ def record(
 
 def write_record(kept: Record, folder: Path) -> Path:
     """Write a record under a name that says what it is of; a later run of the same experiment takes its place."""
-    from fedfeat.config import parse_config
-    from fedfeat.runs.identity import folder_name
-
-    path = folder / f"{folder_name(parse_config(kept.config))}.json"
+    path = folder / f"{folder_name(kept.parsed_config())}.json"
     write_atomically(path, kept.to_json().encode())
     return path
 
 
 def record_of_run(path: Path, images: str = UNKNOWN) -> Record:
     """Return the record of a finished run folder; its environment is the one it ran in."""
-    from fedfeat.runs.folder import RunFolder
-
     folder = RunFolder.open(path)
     result = folder.result()
     if result is None:
@@ -115,7 +116,7 @@ def record_of_run(path: Path, images: str = UNKNOWN) -> Record:
         environment = json.loads(saved.read_text()) if saved.is_file() else {}
         return record(result, images=images, environment=environment, commit=environment.get("commit") or UNKNOWN)
     except (ValueError, TypeError, AttributeError) as error:
-        raise FedfeatError(f"{path}: not the files of a finished run ({_first_problem(error)})") from None
+        raise FedfeatError(f"{path}: not the files of a finished run ({first_problem(error)})") from None
 
 
 def read_record(path: Path) -> Record:
@@ -123,10 +124,11 @@ def read_record(path: Path) -> Record:
     try:
         return Record.model_validate_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise FedfeatError(f"{path}: not a record of a run ({_first_problem(error)}); remove or mend it") from None
+        raise FedfeatError(f"{path}: not a record of a run ({first_problem(error)}); remove or repair it") from None
 
 
-def _first_problem(error: Exception) -> str:
+def first_problem(error: Exception) -> str:
+    """Return the first thing that is wrong with a file, by its field."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors()[0]

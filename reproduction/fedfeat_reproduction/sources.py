@@ -7,35 +7,34 @@ with a model that had not seen them; that is said where such figures are shown.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from fedfeat.core.errors import FedfeatError
 from fedfeat.methods import compose
 from fedfeat_reproduction.records import Matrix, Record
 
-Prediction = Literal["corrected", "plain", "before calibration"]
+PredictionName = Literal["corrected", "plain", "before calibration"]
 CALIBRATE = "+calibrate"
 
 
-class Source(NamedTuple):
+class FigureSource(NamedTuple):
     """A method that was trained, which of its predictions to read, and whether it held samples back."""
 
     method: str
-    prediction: Prediction
+    prediction: PredictionName
     held_back: bool = False
 
 
-def sources(method: str) -> list[Source]:
+def sources(method: str) -> list[FigureSource]:
     """Return where the figure of a method may be read, the method's own runs first."""
-    found = [Source(method, "corrected")]
+    found = [FigureSource(method, "corrected")]
     richer = _with_correction(method)
     if richer is not None:
-        found.append(Source(richer, "plain"))
+        found.append(FigureSource(richer, "plain"))
     if can_calibrate(method):
-        found.append(Source(method + CALIBRATE, "before calibration", held_back=True))
+        found.append(FigureSource(method + CALIBRATE, "before calibration", held_back=True))
     if richer is not None and can_calibrate(richer):
-        found.append(Source(richer + CALIBRATE, "plain", held_back=True))
+        found.append(FigureSource(richer + CALIBRATE, "plain", held_back=True))
     return found
 
 
@@ -58,7 +57,7 @@ def is_calibrated(method: str) -> bool:
     return CALIBRATE.lstrip("+") in method.split("+")
 
 
-def after_tasks(record: Record, prediction: Prediction) -> list[float]:
+def after_tasks(record: Record, prediction: PredictionName) -> list[float]:
     """Return the accuracy after each task under a prediction."""
     if prediction == "corrected":
         return record.accuracy_after_task
@@ -67,7 +66,7 @@ def after_tasks(record: Record, prediction: Prediction) -> list[float]:
     return uncorrected if prediction == "plain" else record.accuracy_of_variants.get(prediction, uncorrected)
 
 
-def matrix(record: Record, prediction: Prediction) -> Matrix | None:
+def matrix(record: Record, prediction: PredictionName) -> Matrix | None:
     """Return the accuracies on each task's classes; None where a record does not have them."""
     if prediction == "corrected":
         return record.accuracy_matrix
@@ -78,20 +77,19 @@ def matrix(record: Record, prediction: Prediction) -> Matrix | None:
 
 def numbers_sent(record: Record) -> float | None:
     """Return how many numbers a client sent per round of the later tasks, without weights, losses and image count."""
-    return _numbers_sent(record.traffic, record.config) if record.traffic else None
-
-
-def _numbers_sent(traffic: Mapping[str, int], config: Mapping[str, Mapping[str, int]]) -> float:
+    if not record.traffic:
+        return None
     sent = sum(
         size
-        for key, size in traffic.items()
+        for key, size in record.traffic.items()
         if key.startswith("up/train/")
         and (name := key.split("/")[-1]) not in ("weights", "samples")
         and not name.startswith("loss.")
     )
-    scenario = config["scenario"]
-    rounds = config["train"]["rounds"] * max(scenario["tasks"] - 1, 1)
-    return sent / 4 / rounds / scenario["clients"]
+    scenario = record.config["scenario"]
+    rounds: int = record.config["train"]["rounds"] * max(scenario["tasks"] - 1, 1)
+    clients: int = scenario["clients"]
+    return sent / 4 / rounds / clients
 
 
 def _with_correction(method: str) -> str | None:

@@ -1,13 +1,40 @@
-"""The tables of the paper: their entries, in the paper's order, and what is worth knowing before reading them."""
+"""The tables of the paper: every published number with its cell and our method, and what to know of each table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
+from typing import Literal, NamedTuple
 
 from fedfeat.config.presets import Cell
 from fedfeat.core.errors import FedfeatError, nearest
-from fedfeat_reproduction.published import ABLATION, BASELINES, STRATEGIES, TASKS, Entry, Value, read_entries
+from fedfeat.methods import parts_of
+
+FOLDER = resources.files("fedfeat_reproduction").joinpath("published")
+Measure = Literal["accuracy", "numbers sent"]
+
+
+class Value(NamedTuple):
+    """A published number, with its standard deviation where the paper gives one."""
+
+    mean: float
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class PaperEntry:
+    """One number of one table."""
+
+    label: str  # the paper's name of the row
+    method: str  # ours
+    cell: Cell
+    published: Value | None
+    task: int | None = None  # accuracy on this task's classes after the last one; None: on all classes
+    measure: Measure = "accuracy"
 
 
 @dataclass(frozen=True)
@@ -16,62 +43,44 @@ class PaperTable:
 
     name: str
     title: str
-    entries: tuple[Entry, ...]
     note: str
+    entries: tuple[PaperEntry, ...]
     unit: str = "accuracy in percent after the last task"
 
 
-def _communication() -> tuple[Entry, ...]:
-    cell = Cell("cifar10", 5, 0.5)
-    rows = {"Re-Fed+": 0.0, "FEAT_R": 2.0, "FedCBDR": 0.0, "FEAT_F": 2.0}
-    return tuple(
-        Entry(label, BASELINES[label], cell, Value(count), measure="numbers sent") for label, count in rows.items()
-    )
+def parse_cell(text: str, clients: int = 5) -> Cell:
+    """Read ``cifar10-5-beta0.5`` or ``cifar10-5-beta0.5-k10``."""
+    match = re.fullmatch(r"(\w+)-(\d+)-beta([\d.]+)(?:-k(\d+))?", text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a cell such as cifar10-5-beta0.5")
+    return Cell(match[1], int(match[2]), float(match[3]), int(match[4] or clients))
 
 
-MAIN, COMMUNICATION = "table-main", "table-communication"
+def _read_entries(file: str, measure: Measure) -> tuple[PaperEntry, ...]:
+    """Read a file of numbers: a row per method, a column per cell, perhaps followed by ``task N``."""
+    entries = []
+    for row in csv.DictReader(FOLDER.joinpath(file).read_text(encoding="utf-8").splitlines()):
+        clients, label, method = int(row.pop("clients", "5")), row.pop("row"), row.pop("method")
+        for column, number in row.items():
+            name, _, task = column.partition(" task ")
+            mean, _, std = number.partition("±")
+            value = Value(float(mean), float(std) if std else None)
+            cell = parse_cell(name, clients)
+            entries.append(PaperEntry(label, method, cell, value, int(task) if task else None, measure))
+    return tuple(entries)
 
-TABLES: Mapping[str, PaperTable] = {
-    table.name: table
-    for table in (
-        PaperTable(
-            MAIN,
-            "Main results: nine methods, three data sets, two task counts, two skews, 5 and 10 clients",
-            tuple(read_entries("main.csv", BASELINES)),
-            "Three seeds in the paper, which does not name them. FEAT_F is `fedcbdr+feat`, FEAT_R is `refed+feat`.",
-        ),
-        PaperTable(
-            "table-ablation",
-            "Ablation: FedCBDR, then the fixed classifier, alignment and correction added",
-            tuple(read_entries("ablation.csv", ABLATION)),
-            "From FedCBDR to +ETF two things change in the paper: the classifier comes, and FedCBDR's own loss goes. "
-            "Correction happens at prediction alone, so one training run gives a row with it and a row without.",
-        ),
-        PaperTable(
-            "table-strategies",
-            "Alternative strategies on top of FedCBDR, five tasks everywhere",
-            tuple(read_entries("strategies.csv", STRATEGIES)),
-            "Means of three runs, without deviations. CLIP2FL needs features of a CLIP model, which you supply; with "
-            "`--quick` its teacher knows nothing.",
-        ),
-        PaperTable(
-            "table-tasks",
-            "Accuracy on each task's classes after the last task",
-            tuple(read_entries("tasks.csv", TASKS)),
-            "One run in the paper, it seems: weighted by classes, its CIFAR-10 rows average to 61.90, 68.89, 71.19 and "
-            "76.95, where the ablation table says 63.32, 68.54, 69.12 and 72.67.",
-            "accuracy in percent on one task's classes after the last task",
-        ),
-        PaperTable(
-            COMMUNICATION,
-            "Communication: numbers that a client sends per round beyond its model",
-            _communication(),
-            "The paper prints no table; its text says that FEAT adds two numbers per client and round. Ours adds three "
-            "from the second task on (two priors and the number of samples behind them), none in the first.",
-            "numbers per client and round, apart from weights, losses for the log and the number of images",
-        ),
-    )
-}
+
+def _read_tables() -> dict[str, PaperTable]:
+    listed = tomllib.loads(FOLDER.joinpath("tables.toml").read_text(encoding="utf-8"))["table"]
+    return {
+        about["name"]: PaperTable(entries=_read_entries(about.pop("file"), about.pop("measure", "accuracy")), **about)
+        for about in listed
+    }
+
+
+MAIN = "table-main"
+TABLES: Mapping[str, PaperTable] = _read_tables()
+BASELINES = {entry.label: entry.method for entry in TABLES[MAIN].entries}  # the paper's names and ours
 
 
 def find_table(name: str) -> PaperTable:
@@ -79,3 +88,55 @@ def find_table(name: str) -> PaperTable:
     if name not in TABLES:
         raise FedfeatError(f"{name}: the paper has no such table; {nearest(name, TABLES)} (see 'fedfeat paper list')")
     return TABLES[name]
+
+
+def select(entries: Sequence[PaperEntry], only: str) -> list[PaperEntry]:
+    """Return the entries that ``--only`` names: words of one kind are alternatives, different kinds must all fit.
+
+    ``cifar10-5,beta0.5,k5,fedcbdr+feat`` is one number of the main table; ``cifar10,fedcbdr,refed`` are many.
+    """
+    wanted: dict[str, set[str]] = {}
+    for word in filter(None, map(str.strip, only.split(","))):
+        kind, value = _kind(word, entries)
+        wanted.setdefault(kind, set()).add(value)
+    return [e for e in entries if all(values & set(_names(e)[kind]) for kind, values in wanted.items())]
+
+
+def _names(entry: PaperEntry) -> dict[str, tuple[str, ...]]:
+    """Return what an entry is called; a method also by its name in the main table, which others do not always use."""
+    cell = entry.cell
+    in_main = (label.lower() for label, method in BASELINES.items() if method == entry.method)
+    return {
+        "data": (cell.data, cell.split, cell.name, cell.name.rsplit("-", 1)[0]),
+        "beta": (f"beta{cell.beta:g}",),
+        "clients": (f"k{cell.clients}",),
+        "method": (entry.method, entry.label.lower(), *in_main),
+    }
+
+
+def _kind(word: str, entries: Sequence[PaperEntry]) -> tuple[str, str]:
+    text = word.lower()
+    beta = re.fullmatch(r"beta(\d+\.?\d*|\.\d+)", text)
+    if beta:
+        text = f"beta{float(beta[1]):g}"
+    names = [pair for entry in entries for pair in _names(entry).items()]
+    for kind, values in names:
+        if text in values:
+            return kind, text
+    known = {value for _, values in names for value in values}
+    raise FedfeatError(f"--only {word!r}: nothing in this table is called so; {nearest(text, known)}")
+
+
+def further_entries(entries: Sequence[PaperEntry], also: str) -> list[PaperEntry]:
+    """Return entries without a published value: methods that ``--also`` adds to the same cells."""
+    methods = list(dict.fromkeys(name.strip() for name in also.split(",") if name.strip()))
+    for method in methods:
+        parts_of(method)  # an unknown name is answered with the nearest one
+    there = {(e.cell, e.method) for e in entries}
+    cells = dict.fromkeys((e.cell, e.task, e.measure) for e in entries)
+    return [
+        PaperEntry(method, method, cell, None, task, measure)
+        for cell, task, measure in cells
+        for method in methods
+        if (cell, method) not in there
+    ]

@@ -9,27 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paper_records import MakeRecord
 
-from fedfeat.config import differing_keys
+from fedfeat.config import differing_keys, make_config
 from fedfeat.core.errors import ConfigError, FedfeatError
 from fedfeat.runs.identity import deciding_settings, folder_name
-from fedfeat_reproduction.choices import METHOD, read_choices
-from fedfeat_reproduction.choices_effects import (
+from fedfeat_reproduction.choices import CELL, METHOD, Alternative, ChoiceRuns, choose_alternatives, read_choices
+from fedfeat_reproduction.effects import (
     Accuracies,
     Effect,
     Pair,
     accuracies,
     effect_of,
     find_pairs,
-    shelves,
+    indices,
     within_spread,
 )
-from fedfeat_reproduction.choices_runs import CELL, Alternative, Protocol, choose_alternatives
-from fedfeat_reproduction.ours import Figure
+from fedfeat_reproduction.experiments import TableRuns, settings
 from fedfeat_reproduction.records import Record
-from fedfeat_reproduction.runs import Plan
+from fedfeat_reproduction.results import SeedMean
 from fedfeat_reproduction.sources import CALIBRATE
 
-REAL, QUICK = Protocol(), Protocol(quick=True)
+REAL, QUICK = ChoiceRuns(), ChoiceRuns(quick=True)
 ALTERNATIVES = choose_alternatives()
 MOMENTUM = choose_alternatives("momentum")[0]
 
@@ -47,11 +46,11 @@ def effect(*differences: float) -> Effect:
 
 
 @pytest.mark.parametrize(
-    "protocol", [REAL, QUICK, Protocol(overrides=["train.rounds=7"])], ids=["real", "quick", "set"]
+    "protocol", [REAL, QUICK, ChoiceRuns(overrides=["train.rounds=7"])], ids=["real", "quick", "set"]
 )
 @pytest.mark.parametrize("alternative", ALTERNATIVES, ids=name)
 def test_an_alternative_differs_from_the_usual_run_in_its_keys_alone(
-    alternative: Alternative, protocol: Protocol
+    alternative: Alternative, protocol: ChoiceRuns
 ) -> None:
     usual, varied = protocol.usual(alternative.choice.method, 2024), protocol.varied(alternative, 2024)
     assert differing_keys(deciding_settings(usual), deciding_settings(varied)) == sorted(alternative.changes)
@@ -72,7 +71,7 @@ def test_every_choice_has_a_name_an_alternative_and_a_method_that_calibrates() -
 
 
 def test_the_usual_run_is_the_one_of_the_main_table() -> None:
-    table = Plan(calibrate=True).config(CELL, METHOD, 2024)
+    table = make_config(settings(CELL, TableRuns(calibrate=True).method("fedcbdr+feat"), 2024))
     assert folder_name(REAL.usual(METHOD, 2024)) == folder_name(table)
 
 
@@ -89,18 +88,18 @@ def test_only_names_choices() -> None:
 
 
 def test_an_alternative_that_changes_nothing_is_objected_to() -> None:
-    same = Protocol(overrides=["train.momentum=0.0"])
+    same = ChoiceRuns(overrides=["train.momentum=0.0"])
     assert same.objection(MOMENTUM) == "the usual run does so already, or its method does not read this"
     logits = choose_alternatives("logits")[0]
-    assert Protocol(overrides=["method=fedcbdr+calibrate"]).objection(logits) == same.objection(MOMENTUM)
-    assert Protocol(overrides=["method=refed+feat+calibrate"]).objection(logits) is None
+    assert ChoiceRuns(overrides=["method=fedcbdr+calibrate"]).objection(logits) == same.objection(MOMENTUM)
+    assert ChoiceRuns(overrides=["method=refed+feat+calibrate"]).objection(logits) is None
     impossible = Alternative(MOMENTUM.choice, {"train.momentum": 2})
     assert "train.momentum: input should be less than 1" in (REAL.objection(impossible) or "")
 
 
 def test_a_usual_run_that_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"train\.lr: input should be greater than 0"):
-        Protocol(overrides=["train.lr=-1"]).objection(MOMENTUM)
+        ChoiceRuns(overrides=["train.lr=-1"]).objection(MOMENTUM)
 
 
 @pytest.fixture
@@ -120,20 +119,20 @@ def test_what_differs_in_something_else_is_not_paired(usual: Record, make_record
         varied(images="others"),
         make_record(METHOD.removesuffix(CALIBRATE), 70.0, overrides=("train.momentum=0",)),
     ]
-    assert find_pairs(MOMENTUM, REAL, shelves([usual, *others])) == {}
+    assert find_pairs(MOMENTUM, REAL, indices([usual, *others])) == {}
     right = varied()
-    assert find_pairs(MOMENTUM, REAL, shelves([*others, right, usual])) == {2023: (usual, right)}
+    assert find_pairs(MOMENTUM, REAL, indices([*others, right, usual])) == {2023: (usual, right)}
 
 
 def test_a_changed_protocol_compares_runs_that_share_it(usual: Record, make_record: MakeRecord) -> None:
     short = make_record(METHOD, 50.0, overrides=("train.rounds=20",))
     short_varied = make_record(METHOD, 40.0, overrides=("train.rounds=20", "train.momentum=0"))
     varied = make_record(METHOD, 70.0, overrides=("train.momentum=0",))
-    among = shelves([usual, short_varied, varied])
-    protocol = Protocol(overrides=["train.rounds=20"])
+    among = indices([usual, short_varied, varied])
+    protocol = ChoiceRuns(overrides=["train.rounds=20"])
     assert find_pairs(MOMENTUM, protocol, among) == {}
     assert find_pairs(MOMENTUM, REAL, among) == {2023: (usual, varied)}
-    assert find_pairs(MOMENTUM, protocol, shelves([short, usual, short_varied])) == {2023: (short, short_varied)}
+    assert find_pairs(MOMENTUM, protocol, indices([short, usual, short_varied])) == {2023: (short, short_varied)}
 
 
 def test_an_effect_has_three_predictions_and_the_exact_mean_and_spread(make_record: MakeRecord) -> None:
@@ -148,16 +147,16 @@ def test_an_effect_has_three_predictions_and_the_exact_mean_and_spread(make_reco
         run(2024, 48.0, 71.0, 75.5, "train.momentum=0"),
         run(2023, 55.0, 71.0, 75.5, "train.momentum=0"),
     ]
-    found = effect_of(MOMENTUM, REAL, find_pairs(MOMENTUM, REAL, shelves(records)))
+    found = effect_of(MOMENTUM, REAL, find_pairs(MOMENTUM, REAL, indices(records)))
     assert [pair.seed for pair in found.pairs] == [2023, 2024]  # 2025 has no varied run
-    assert found.change("plain") == Figure((-5.0, -2.0))
-    assert found.change("own") == Figure((1.0, 0.0))
-    assert found.change("calibrated") == Figure((0.5, -0.5))
+    assert found.change("plain") == SeedMean((-5.0, -2.0))
+    assert found.change("own") == SeedMean((1.0, 0.0))
+    assert found.change("calibrated") == SeedMean((0.5, -0.5))
     plain = found.change("plain")
     assert plain is not None
     assert plain.mean == -3.5
     assert plain.std == pytest.approx(4.5**0.5)
-    assert found.usual("plain") == Figure((60.0, 50.0))
+    assert found.usual("plain") == SeedMean((60.0, 50.0))
 
 
 def test_a_method_without_calibration_has_two_predictions(make_record: MakeRecord) -> None:
@@ -172,7 +171,7 @@ def test_a_method_without_calibration_has_two_predictions(make_record: MakeRecor
 def test_what_both_runs_of_a_seed_share_does_not_count(runs: list[tuple[float, float]], shift: float) -> None:
     """A lucky seed moves both of its runs; the mean and the spread of differences must not see it."""
 
-    def changed(shifts: list[float]) -> Figure:
+    def changed(shifts: list[float]) -> SeedMean:
         pairs = [
             Pair(seed=i, usual=Accuracies(plain=u + s, own=0), varied=Accuracies(plain=u + d + s, own=0))
             for i, ((u, d), s) in enumerate(zip(runs, shifts, strict=True))
@@ -187,7 +186,7 @@ def test_what_both_runs_of_a_seed_share_does_not_count(runs: list[tuple[float, f
 
 
 def test_within_the_spread_is_a_mean_no_larger_than_its_deviation() -> None:
-    assert within_spread(Figure((-1.0, 3.0)))  # 1 ± 2.83
-    assert not within_spread(Figure((-2.0, -3.0)))  # -2.5 ± 0.71
-    assert within_spread(Figure((0.0, 0.0)))
-    assert not within_spread(Figure((0.1,)))  # one seed has no spread to be within
+    assert within_spread(SeedMean((-1.0, 3.0)))  # 1 ± 2.83
+    assert not within_spread(SeedMean((-2.0, -3.0)))  # -2.5 ± 0.71
+    assert within_spread(SeedMean((0.0, 0.0)))
+    assert not within_spread(SeedMean((0.1,)))  # one seed has no spread to be within

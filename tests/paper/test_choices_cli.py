@@ -11,7 +11,7 @@ from paper_command import paper
 from paper_records import MakeRecord
 
 from fedfeat.core.errors import FedfeatError
-from fedfeat_reproduction.choices_record import read_measured
+from fedfeat_reproduction.effects import read_measured
 from fedfeat_reproduction.records import write_record
 
 pytestmark = pytest.mark.usefixtures("elsewhere")

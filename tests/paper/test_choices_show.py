@@ -10,15 +10,20 @@ import pytest
 from paper_records import MakeRecord
 
 from fedfeat.core.errors import FedfeatError
-from fedfeat_reproduction.choices import METHOD
-from fedfeat_reproduction.choices_effects import Accuracies, Effect, Pair
-from fedfeat_reproduction.choices_record import QUICK_FILE, measured, read_measured, write_measured
-from fedfeat_reproduction.choices_runs import Protocol, choose_alternatives
-from fedfeat_reproduction.choices_show import change_text, to_csv, to_latex, to_markdown, usual_text
-from fedfeat_reproduction.ours import Figure, setting_table
-from fedfeat_reproduction.page import render_page
-from fedfeat_reproduction.page_choices_small import small_section
+from fedfeat_reproduction.choices import METHOD, ChoiceRuns, choose_alternatives
+from fedfeat_reproduction.effects import (
+    QUICK_FILE,
+    Accuracies,
+    Effect,
+    Pair,
+    measured,
+    read_measured,
+    write_measured,
+)
+from fedfeat_reproduction.page import quick_choices_section, render_page
 from fedfeat_reproduction.records import read_records
+from fedfeat_reproduction.render import change_text, effects_csv, effects_latex, effects_markdown, usual_text
+from fedfeat_reproduction.results import SeedMean, setting_table
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "results" / QUICK_FILE
@@ -43,11 +48,11 @@ EFFECTS = [
 
 def test_an_effect_as_text() -> None:
     assert change_text(None) == ""
-    assert change_text(Figure((1.0,))) == "+1.00"
-    assert change_text(Figure((-4.0, -6.0))) == "-5.00 ± 1.41"
-    assert change_text(Figure((0.0, 0.0))) == "none"
-    assert change_text(Figure((-1.0, 1.0))) == "(+0.00 ± 1.41)"
-    assert change_text(Figure((-1.0, 3.0))) == "(+1.00 ± 2.83)"
+    assert change_text(SeedMean((1.0,))) == "+1.00"
+    assert change_text(SeedMean((-4.0, -6.0))) == "-5.00 ± 1.41"
+    assert change_text(SeedMean((0.0, 0.0))) == "none"
+    assert change_text(SeedMean((-1.0, 1.0))) == "(+0.00 ± 1.41)"
+    assert change_text(SeedMean((-1.0, 3.0))) == "(+1.00 ± 2.83)"
     assert usual_text(EFFECTS) == (
         "usual run: plain 50.00 ± 0.0, own 60.00 ± 0.0, calibrated 70.00 ± 0.0 (seeds 2023, 2024)"
     )
@@ -55,7 +60,7 @@ def test_an_effect_as_text() -> None:
 
 
 def test_markdown_shows_what_was_not_run_as_empty() -> None:
-    lines = to_markdown(EFFECTS).splitlines()
+    lines = effects_markdown(EFFECTS).splitlines()
     assert lines[0] == "| choice | instead | method | seeds | plain | own | calibrated |"
     assert lines[2] == (
         f"| `momentum` | `train.momentum = 0.0` | `{METHOD}` | 2 | -5.00 ± 1.41 | (+1.00 ± 2.83) | +2.00 ± 0.00 |"
@@ -64,7 +69,7 @@ def test_markdown_shows_what_was_not_run_as_empty() -> None:
 
 
 def test_csv_has_full_precision() -> None:
-    rows = list(csv.DictReader(to_csv(EFFECTS, "digits, 2 rounds").splitlines()))
+    rows = list(csv.DictReader(effects_csv(EFFECTS, "digits, 2 rounds").splitlines()))
     assert rows[0]["instead"] == "train.momentum = 0.0"
     assert (rows[0]["seeds"], rows[1]["seeds"]) == ("2", "0")
     assert rows[1]["where"] == "digits, 2 rounds"
@@ -74,7 +79,7 @@ def test_csv_has_full_precision() -> None:
 
 
 def test_latex_is_escaped_and_signs_are_mathematics() -> None:
-    text = to_latex(EFFECTS, "a_b")
+    text = effects_latex(EFFECTS, "a_b")
     assert r"\caption{a\_b}" in text
     assert r"& 2 & $-5.00 \pm 1.41$ & $(+1.00 \pm 2.83)$ & $+2.00 \pm 0.00$ \\" in text
     assert text.count("{") == text.count("}")
@@ -87,7 +92,7 @@ def test_the_file_holds_every_effect_there_is_and_is_read_back(make_record: Make
         make_record(METHOD, 73.0, overrides=("feat.logits=raw",)),
         make_record(METHOD, 73.0, overrides=("feat.logits=raw", "train.momentum=0")),
     ]
-    kept = measured(Protocol(), records)
+    kept = measured(ChoiceRuns(), records)
     assert [effect.choice for effect in kept.effects] == ["momentum", "logits"]
     assert kept.environments == [{"commit": "abc", "gpu": "a card", "torch": "2"}]
     path = tmp_path / QUICK_FILE
@@ -104,7 +109,7 @@ def test_the_file_of_this_project_is_whole() -> None:
     kept = read_measured(COMMITTED)
     assert kept is not None
     assert kept.to_json() == COMMITTED.read_text()
-    quick = Protocol(quick=True)
+    quick = ChoiceRuns(quick=True)
     assert kept.setting == json.loads(json.dumps(setting_table(quick.usual(METHOD))))
     expected = [(a.choice.name, a.changes, a.choice.method) for a in choose_alternatives() if not quick.objection(a)]
     assert [(e.choice, e.changes, e.method) for e in kept.effects] == expected
@@ -118,7 +123,7 @@ def test_the_page_says_what_was_measured_in_small_and_what_stands_out() -> None:
     committed = read_measured(COMMITTED)
     assert committed is not None
     small = committed.model_copy(update={"effects": EFFECTS[:1]})
-    section = small_section(small)
+    section = quick_choices_section(small)
     assert "These are not the paper's images, network or number of rounds" in section
     assert "- plain, 1 of 1: `train.momentum = 0.0` -5.00\n" in section
     assert "- own, 0 of 1\n" in section

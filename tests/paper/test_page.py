@@ -6,11 +6,12 @@ from pathlib import Path
 
 from paper_records import MakeRecord
 
-from fedfeat_reproduction.choices_record import QUICK_FILE, read_measured
-from fedfeat_reproduction.choices_runs import CHOICES
-from fedfeat_reproduction.page import NO_READING, SUMMARY, missing_readings, read_readings, render_page
+from fedfeat.config.presets import Cell
+from fedfeat_reproduction.choices import CHOICES
+from fedfeat_reproduction.effects import QUICK_FILE, read_measured
+from fedfeat_reproduction.page import NO_READING, PAGE, SUMMARY, missing_readings, read_readings, render_page
 from fedfeat_reproduction.records import read_records
-from fedfeat_reproduction.show import published_text
+from fedfeat_reproduction.render import published_text
 from fedfeat_reproduction.tables import TABLES
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +28,7 @@ def test_every_cell_with_a_figure_of_ours_has_a_reading() -> None:
 
 
 def test_readings_are_of_cells_that_exist() -> None:
-    others = {CHOICES: {"effects"}, SUMMARY: {"all"}}
+    others = {CHOICES: {"effects"}, SUMMARY: {"all"}, PAGE: {"head", "choices", "quick"}}
     for table, cells in read_readings().items():
         assert set(cells) <= (others.get(table) or {entry.cell.name for entry in TABLES[table].entries})
 
@@ -89,8 +90,6 @@ def test_other_forms_of_the_correction_stand_below_the_printed_one(make_record: 
 
 
 def test_a_cell_without_a_reading_says_so(make_record: MakeRecord) -> None:
-    from fedfeat.config.presets import Cell
-
     records = [make_record("fedcbdr", 20.0, cell=Cell("tiny", 10, 0.1, 10))]
     assert missing_readings(records) == [("table-main", "tiny-10-beta0.1-k10")]
     assert NO_READING in render_page(records)

@@ -11,9 +11,9 @@ from paper_command import paper
 from paper_records import MakeRecord
 
 from fedfeat.core.errors import FedfeatError
-from fedfeat_reproduction.cells import QUICK_NOTE
+from fedfeat.report.tables import latex_text
+from fedfeat_reproduction.experiments import QUICK_NOTE
 from fedfeat_reproduction.records import write_record
-from fedfeat_reproduction.show import latex
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -85,7 +85,7 @@ def test_changed_settings_are_named_in_every_format(elsewhere: Path, make_record
     for format in ("terminal", "markdown", "latex"):
         assert "ours with train.rounds=3" in paper(*only, "--format", format).output
     assert [(row["ours_mean"], row["changed"]) for row in _rows(*only)] == [("50.0", "train.rounds=3")]
-    assert latex("a&b_#{$}~^%") == r"a\&b\_\#\{\$\}\textasciitilde{}\textasciicircum{}\%"
+    assert latex_text("a&b_#{$}~^%") == r"a\&b\_\#\{\$\}\textasciitilde{}\textasciicircum{}\%"
 
 
 def test_a_calibrated_method_can_be_added_and_counts_its_own_seeds(elsewhere: Path, make_record: MakeRecord) -> None:

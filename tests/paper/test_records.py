@@ -102,7 +102,7 @@ def test_records_and_the_store_need_no_package_of_the_command_line() -> None:
     code = (
         "import sys\n"
         "for name in ('typer', 'rich', 'sklearn', 'matplotlib', 'pyarrow', 'ray'): sys.modules[name] = None\n"
-        "import fedfeat_reproduction, fedfeat.runs.sweep, fedfeat_reproduction.ours, fedfeat_reproduction.runs\n"
+        "import fedfeat.runs.sweep, fedfeat_reproduction.results, fedfeat_reproduction.experiments\n"
         "from fedfeat_reproduction import record, write_record\n"
         "print(record.__name__)\n"
     )

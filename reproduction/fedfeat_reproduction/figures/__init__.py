@@ -7,43 +7,48 @@ from collections.abc import Mapping
 from fedfeat_reproduction.figures import (
     attention_maps,
     corrected_logits,
+    curves,
     feature_alignment,
-    forgetting_curves,
-    local_epochs,
-    replay_budget,
     sensitivity,
     tail_drift,
 )
-from fedfeat_reproduction.figures.asked import Asked, experiments_of
-from fedfeat_reproduction.figures.experiments import narrowed
-from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure
-from fedfeat_reproduction.figures.make import Made, draw_again, make_figure, read_figure, write_numbers
+from fedfeat_reproduction.figures.experiments import experiments_of
+from fedfeat_reproduction.figures.figure import (
+    DrawnFigure,
+    FigureOptions,
+    Finding,
+    Numbers,
+    PaperFigure,
+    draw_again,
+    make_figure,
+    read_figure,
+    write_numbers,
+)
 
 FIGURES: Mapping[str, PaperFigure] = {
-    module.FIGURE.name: module.FIGURE
-    for module in (
-        feature_alignment,
-        tail_drift,
-        forgetting_curves,
-        replay_budget,
-        sensitivity,
-        local_epochs,
-        attention_maps,
-        corrected_logits,
+    figure.name: figure
+    for figure in (
+        feature_alignment.FIGURE,
+        tail_drift.FIGURE,
+        curves.FORGETTING,
+        curves.REPLAY_BUDGET,
+        sensitivity.FIGURE,
+        curves.LOCAL_EPOCHS,
+        attention_maps.FIGURE,
+        corrected_logits.FIGURE,
     )
 }
 
 __all__ = [
     "FIGURES",
-    "Asked",
+    "DrawnFigure",
+    "FigureOptions",
     "Finding",
-    "Made",
     "Numbers",
     "PaperFigure",
     "draw_again",
     "experiments_of",
     "make_figure",
-    "narrowed",
     "read_figure",
     "write_numbers",
 ]

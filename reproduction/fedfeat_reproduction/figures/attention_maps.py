@@ -1,32 +1,29 @@
-"""Figure 9: where the evidence for an image's class comes from, without and with GSA."""
+"""Figure 9: where the evidence for an image's class comes from (Grad-CAM), without and with GSA."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from fedfeat.config import Config
 from fedfeat.engines.inprocess import choose_device
+from fedfeat.models import Network
+from fedfeat.models.backbones import pool
 from fedfeat.runs.sweep import RunOutcome
 from fedfeat.runs.trained import Trained, load_trained
-from fedfeat_reproduction.figures.experiments import CIFAR10, configured, without_earlier_classes
-from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row
-from fedfeat_reproduction.figures.gradcam import attention, on_object, spread
+from fedfeat_reproduction.figures.experiments import without_and_with_gsa, without_earlier_classes
+from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row, means_over_seeds
 from fedfeat_reproduction.figures.runs import finished, seen_test_images
 from fedfeat_reproduction.figures.style import COLUMN, GRID, GSA, GSA_NAMES, HEAD, INK, MUTED, TAIL, paper_style
 
 SHOWN = 3  # images of earlier classes, and as many of current ones
 PER_CLASS = 100  # test images behind the means
 INK_LEVEL = 64  # a digit's own pixels are brighter than this; what is the object in a photograph nobody has marked
-
-
-def configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
-    """Return the fixed classifier without and with GSA, the very runs of figure 3."""
-    return [configured(CIFAR10, method, seed, quick=quick, keep_models=True) for method in GSA for seed in seeds]
 
 
 def measure(runs: Sequence[RunOutcome]) -> Numbers:
@@ -47,7 +44,7 @@ def measure(runs: Sequence[RunOutcome]) -> Numbers:
         for group, means in _means(trained, images, labels).items():
             found.setdefault((method, group), []).append(means)
     rows = [
-        {"method": method, "group": group, **_mean_of(seeds), "seeds": len(seeds)}
+        {"method": method, "group": group, **means_over_seeds(seeds), "seeds": len(seeds)}
         for (method, group), seeds in sorted(found.items(), key=lambda i: (GSA.index(i[0][0]), i[0][1] != "tail"))
     ]
     return Numbers([*rows, *pictures], arrays)
@@ -102,10 +99,6 @@ def _means(trained: Trained, images: Tensor, labels: Tensor) -> dict[str, dict[s
     values["confidence"] = probabilities.gather(1, labels[:, None]).squeeze(1)
     groups = {"tail": labels < trained.seen.num_old, "head": labels >= trained.seen.num_old}
     return {g: {name: float(v[rows].double().nanmean()) for name, v in values.items()} for g, rows in groups.items()}
-
-
-def _mean_of(seeds: list[dict[str, float]]) -> dict[str, float]:
-    return {name: float(np.mean([means[name] for means in seeds])) for name in seeds[0]}
 
 
 def draw(numbers: Numbers) -> Any:
@@ -185,13 +178,57 @@ def findings(numbers: Numbers) -> list[Finding]:
     return found
 
 
+def grad_cam(maps: Tensor, gradients: Tensor) -> Tensor:
+    """Return ``relu(sum_k a_k A_k)`` per image, [B, H, W]: each map ``A_k`` counts by its mean gradient ``a_k``.
+
+    :param maps: [B, K, H, W], activations of one layer.
+    :param gradients: of each image's class score by those activations, the same shape.
+    """
+    weights = gradients.mean(dim=(2, 3), keepdim=True)
+    return F.relu((weights * maps).sum(dim=1))
+
+
+def attention(network: Network, images: Tensor, classes: Tensor) -> Tensor:
+    """Return Grad-CAM of each image for its class, from the last feature maps, stretched to the image's size."""
+    maps = last_maps(network, images).requires_grad_()
+    with torch.enable_grad():
+        logits = network.head(network.head.feature(pool(maps)))
+        (gradients,) = torch.autograd.grad(logits.gather(1, classes[:, None]).sum(), maps)
+    cam = grad_cam(maps.detach(), gradients)
+    return F.interpolate(cam[:, None], images.shape[2:], mode="bilinear", align_corners=False).squeeze(1)
+
+
+@torch.no_grad()
+def last_maps(network: Network, images: Tensor) -> Tensor:
+    """Return the feature maps whose average over all places is the feature, [B, K, H, W]."""
+    with network.reduced_precision(images):
+        return network.backbone.maps(images).float()
+
+
+def spread(maps: Tensor) -> Tensor:
+    """Return the share of the image that attention fills, in (0, 1]: the exponential of its entropy over all places.
+
+    One for attention that is everywhere the same, ``1 / (H W)`` for a single place; nan where there is none at all.
+    """
+    shares = maps.flatten(1).double()
+    shares = shares / shares.sum(dim=1, keepdim=True)
+    entropy: Tensor = torch.special.entr(shares).sum(dim=1)
+    return entropy.exp() / math.prod(maps.shape[1:])
+
+
+def on_object(maps: Tensor, objects: Tensor) -> Tensor:
+    """Return the share of attention that falls on the object, given as a mask of each image; nan without attention."""
+    flat = maps.flatten(1).double()
+    return (flat * objects.flatten(1)).sum(dim=1) / flat.sum(dim=1)
+
+
 FIGURE = PaperFigure(
     "figure-9",
     "Attention maps of earlier and current classes, without and with GSA",
     "Grad-CAM of the last feature maps for the true class, after the last task, scaled to its peak. The images are the "
     "first test images of their classes, not chosen by look. Below each map: probability of the true class, and the "
     "prediction in brackets where it is another.",
-    configs,
+    without_and_with_gsa,
     measure,
     draw,
     findings,

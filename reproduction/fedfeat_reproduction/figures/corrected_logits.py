@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
 from fedfeat.config import Config
 from fedfeat.core.errors import FedfeatError
@@ -13,10 +15,8 @@ from fedfeat.geometry import egc_gate, group_energies
 from fedfeat.methods.feat.correction import PRIOR_HEAD
 from fedfeat.methods.feat.settings import EGCSettings, FeatSettings
 from fedfeat.runs.sweep import RunOutcome
-from fedfeat_reproduction.figures.cases import choose_cases, margins
 from fedfeat_reproduction.figures.experiments import CIFAR10_3, configured, without_earlier_classes
-from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row
-from fedfeat_reproduction.figures.removal import Corrected, correct_features, subspace_alignment
+from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row, means_over_seeds
 from fedfeat_reproduction.figures.runs import ModelView, finished, model_view
 from fedfeat_reproduction.figures.style import GRID, HEAD, INK, MUTED, PAGE, PAPER, TAIL, letter, paper_style, spaced
 
@@ -52,7 +52,7 @@ def measure(runs: Sequence[RunOutcome]) -> Numbers:
             for part, means in _alignments(at, change, label).items():
                 found.setdefault((label, part), []).append(means)
     rows: list[Row] = [
-        {"panel": "e", "class": f"class {label + 1}", "part": part, **_mean_of(seeds), "seeds": len(seeds)}
+        {"panel": "e", "class": f"class {label + 1}", "part": part, **means_over_seeds(seeds), "seeds": len(seeds)}
         for (label, part), seeds in found.items()
     ]
     return Numbers([*cases, *rows])
@@ -115,12 +115,6 @@ def _alignments(at: ModelView, change: Corrected, label: int) -> dict[str, dict[
     if _egc(at.trained.config).tail_boost:
         parts["whole"] = change.change[moved]
     return {p: {s: float(subspace_alignment(v, w).mean()) for s, w in spans.items()} | share for p, v in parts.items()}
-
-
-def _mean_of(seeds: list[dict[str, float]]) -> dict[str, float]:
-    """Return means over the seeds in which there was something to measure."""
-    columns = {name: [found[name] for found in seeds if not np.isnan(found[name])] for name in seeds[0]}
-    return {name: float(np.mean(values)) if values else float("nan") for name, values in columns.items()}
 
 
 def draw(numbers: Numbers) -> Any:
@@ -216,6 +210,85 @@ def findings(numbers: Numbers) -> list[Finding]:
             seen = "; ".join(f"{row['class']}: {row['head']:.2f} and {row['tail']:.2f}" for row in rows)
             found.append(Finding(claim, seen, all(row["head"] > row["tail"] for row in rows)))
     return found
+
+
+class Corrected(NamedTuple):
+    """Features (unit length) before and after EGC, the component it removes, and the whole change."""
+
+    before: Tensor
+    after: Tensor
+    removed: Tensor  # g P_H x
+    change: Tensor  # g P_T x - g P_H x; without the tail's share, -g P_H x
+
+
+def projector(prototypes: Tensor) -> Tensor:
+    """Return the orthogonal projector [d, d] on the span of prototypes [d, n]."""
+    w = prototypes.double()
+    onto: Tensor = w @ torch.linalg.pinv(w)
+    return onto
+
+
+def correct_features(
+    features: Tensor, prototypes: Tensor, num_old: int, gate: Tensor, *, tail_boost: bool = True
+) -> Corrected:
+    """Return ``x' = x - g P_H x + g P_T x`` for features [N, d], prototypes [d, C] (old ones first), gates [N].
+
+    :param tail_boost: ``False`` removes the head component and adds nothing, as in ``fedfeat.geometry.egc_correct``.
+    """
+    unit = F.normalize(features.double(), dim=1, eps=1e-12)
+    tail, head = projector(prototypes[:, :num_old]), projector(prototypes[:, num_old:])
+    g = gate.double()[:, None]
+    removed = g * (unit @ head)
+    change = g * (unit @ tail) - removed if tail_boost else -removed
+    return Corrected(unit, F.normalize(unit + change, dim=1, eps=1e-12), removed, change)
+
+
+def subspace_alignment(vectors: Tensor, prototypes: Tensor) -> Tensor:
+    """Return the cosine between each vector and the span of prototypes, ``|P v| / |v|``; nan for no vector at all."""
+    v = vectors.double()
+    cosines: Tensor = (v @ projector(prototypes)).norm(dim=1) / v.norm(dim=1)
+    return cosines
+
+
+class Margins(NamedTuple):
+    """Cosine with the own prototype less the largest with another, before and after."""
+
+    before: Tensor
+    after: Tensor
+
+
+def margins(before: Tensor, after: Tensor, labels: Tensor) -> Margins:
+    """Return both margins from cosines [N, C]; a positive one is a right prediction."""
+
+    def margin(cosines: Tensor) -> Tensor:
+        own = cosines.gather(1, labels[:, None])
+        return (own - cosines.scatter(1, labels[:, None], -torch.inf).max(dim=1, keepdim=True).values).squeeze(1)
+
+    return Margins(margin(before), margin(after))
+
+
+def choose_cases(found: Margins, candidates: Tensor) -> dict[str, int]:
+    """Return an image for each panel that has one: the middle of its kind by what it gained, not the best.
+
+    (a, b) wrong before and right after, at one and at two thirds; (c) right before, with a larger margin after;
+    (d) wrong before and after, with a smaller gap if there is any such image.
+    """
+    before, after = found.before[candidates], found.after[candidates]
+    gain = after - before
+    wrong = (before <= 0) & (after <= 0)
+    kinds = {
+        "a": (before <= 0) & (after > 0),
+        "b": (before <= 0) & (after > 0),
+        "c": (before > 0) & (gain > 0),
+        "d": wrong & (gain > 0) if (wrong & (gain > 0)).any() else wrong,
+    }
+    chosen = {}
+    for panel, place in {"a": 1 / 3, "b": 2 / 3, "c": 1 / 2, "d": 1 / 2}.items():
+        members = kinds[panel].nonzero().flatten()
+        members = members[gain[members].argsort(stable=True)]
+        if len(members) > (panel == "b"):  # one corrected image is enough for (a), not for both
+            chosen[panel] = int(candidates[members[int(place * len(members))]])
+    return chosen
 
 
 FIGURE = PaperFigure(

@@ -1,31 +1,58 @@
-"""The experiments behind the figures: cells of the paper's main table, with what a figure varies."""
+"""The experiments behind the figures: cells of the paper's main table, what a figure varies, what was asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from fedfeat.config import Config, make_config
-from fedfeat.config.presets import BUDGETS, Cell, experiment
+from fedfeat.config.presets import BUDGETS, Cell
 from fedfeat.core.errors import FedfeatError, nearest
-from fedfeat_reproduction.cells import quick_experiment
+from fedfeat.core.settings import flatten
+from fedfeat_reproduction.experiments import settings
+from fedfeat_reproduction.figures.figure import USUAL, FigureOptions, PaperFigure
+from fedfeat_reproduction.figures.style import GSA
 from fedfeat_reproduction.tables import MAIN, TABLES
 
 CIFAR10, CIFAR100, TINY = (Cell(data, 5, 0.5) for data in ("cifar10", "cifar100", "tiny"))
 CIFAR10_3 = Cell("cifar10", 3, 0.5)
 CIFAR100_10 = Cell("cifar100", 10, 0.5)
-QUICK_ROUNDS = 6
-QUICK_BUDGETS = {3: 30, 5: 20}  # ten exemplars per class: enough for a linear classifier to remember something
 
 
 def configured(
     cell: Cell, method: str, seed: int, *, quick: bool, overrides: Sequence[str] = (), keep_models: bool = False
 ) -> Config:
     """Return one experiment of a cell; ``quick`` takes the built-in digits in as many tasks and clients instead."""
-    table = (quick_experiment if quick else experiment)(cell, method, seed)
-    changes = [f"train.rounds={QUICK_ROUNDS}", f"scenario.budget={QUICK_BUDGETS[cell.tasks]}"] if quick else []
-    if keep_models:
-        changes.append("run.keep_models=true")
-    return make_config(table, [*changes, *overrides], where=cell.name)
+    table = settings(cell, method, seed, quick=quick, purpose="figure")
+    kept = ["run.keep_models=true"] if keep_models else []
+    return make_config(table, [*kept, *overrides], where=cell.name)
+
+
+def without_and_with_gsa(quick: bool, seeds: Sequence[int]) -> list[Config]:
+    """Return the fixed classifier without and with GSA, the runs of figures 3, 4 and 9; every task's model is kept."""
+    return [configured(CIFAR10, method, seed, quick=quick, keep_models=True) for method in GSA for seed in seeds]
+
+
+def experiments_of(
+    figure: PaperFigure, quick: bool, seeds: Sequence[int], options: FigureOptions = USUAL
+) -> list[Config]:
+    """Return the experiments of a figure as asked for; what it could not be drawn from is refused."""
+    usual = narrowed(figure.configs(quick, seeds), options.only)
+    configs = [make_config(config.to_table(), options.overrides, where="--set") for config in usual]
+    for key in figure.varies:
+        values = _values(usual, key)
+        if len(values) > 1 and set(values) != set(_values(configs, key)):
+            shown = ", ".join(map(str, values))
+            raise FedfeatError(f"--set {key}: {figure.name} itself varies it ({shown}); leave it out")
+    objection = figure.objection(configs)
+    if objection is not None:
+        raise FedfeatError(f"{figure.name}: {objection}")
+    return configs
+
+
+def _values(configs: Sequence[Config], key: str) -> list[Any]:
+    found = (flatten(config.to_table()).get(key) for config in configs)
+    return list(dict.fromkeys(value for value in found if value is not None))
 
 
 def narrowed(configs: Sequence[Config], only: str) -> list[Config]:
@@ -53,8 +80,7 @@ def published_accuracy(config: Config) -> float | None:
     """Return what the main table states for an experiment, None where it is not one of its cells as published."""
     data = "tiny" if config.data.name == "tiny-imagenet" else config.data.name
     cell = Cell(data, config.scenario.tasks, config.scenario.beta, config.scenario.clients)
-    as_published = BUDGETS.get((cell.data, cell.tasks)) == config.scenario.budget and config.train.local_epochs == 2
-    for entry in TABLES[MAIN].entries:
-        if as_published and entry.cell == cell and entry.method == config.method and entry.published is not None:
-            return entry.published.mean
-    return None
+    if BUDGETS.get((cell.data, cell.tasks)) != config.scenario.budget or config.train.local_epochs != 2:
+        return None
+    stated = (e.published for e in TABLES[MAIN].entries if (e.cell, e.method) == (cell, config.method))
+    return next((value.mean for value in stated if value is not None), None)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from fedfeat.config import Config
 from fedfeat.runs.sweep import RunOutcome
-from fedfeat_reproduction.figures.alignment import centred, client_alignment
-from fedfeat_reproduction.figures.experiments import CIFAR10, configured, without_earlier_classes
+from fedfeat_reproduction.figures.experiments import without_and_with_gsa, without_earlier_classes
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row
 from fedfeat_reproduction.figures.runs import client_features, finished
 from fedfeat_reproduction.figures.style import (
@@ -24,11 +26,6 @@ from fedfeat_reproduction.figures.style import (
     paper_style,
     shade_head,
 )
-
-
-def configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
-    """Return the fixed classifier without and with GSA; the model of every task is kept."""
-    return [configured(CIFAR10, method, seed, quick=quick, keep_models=True) for method in GSA for seed in seeds]
 
 
 def measure(runs: Sequence[RunOutcome]) -> Numbers:
@@ -114,6 +111,28 @@ def findings(numbers: Numbers) -> list[Finding]:
     return found
 
 
+def centred(features: Tensor) -> Tensor:
+    """Return directions of features [K, N, d] around their common mean over all models and images.
+
+    Features behind a ReLU share a large mean; with it, any two of them look alike.
+    """
+    unit = F.normalize(features.double(), dim=2, eps=1e-12)
+    return unit - unit.mean(dim=(0, 1), keepdim=True)
+
+
+def client_alignment(features: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Return the mean cosine between two clients' features of the same image, per class and pair: [C, pairs].
+
+    :param features: [K, N, d], the same N images through each of K models.
+    :param labels: [N], in ``0..num_classes-1``; a class without an image gives nan.
+    """
+    unit = F.normalize(features.double(), dim=2, eps=1e-12)
+    pairs = list(combinations(range(len(unit)), 2))
+    cosines = torch.stack([(unit[a] * unit[b]).sum(dim=1) for a, b in pairs])
+    members = F.one_hot(labels, num_classes).double()
+    return (cosines @ members / members.sum(dim=0)).T
+
+
 FIGURE = PaperFigure(
     "figure-3",
     "Cross-client feature alignment by class, at the middle and the last task",
@@ -121,7 +140,7 @@ FIGURE = PaperFigure(
     "task (the last round's learning rate); all test images go through each client's model; features are centred on "
     "their common mean; alignment is the cosine between two clients' features of the same image, averaged over a "
     "class's images. Lines span the pairs of clients.",
-    configs,
+    without_and_with_gsa,
     measure,
     draw,
     findings,

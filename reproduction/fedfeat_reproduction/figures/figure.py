@@ -1,19 +1,23 @@
-"""What a figure of the paper is here: the experiments it needs, the numbers in it, the drawing, what the paper says."""
+"""A figure of the paper: the experiments it needs, its numbers, its drawing, what the paper says; and its files."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 
 from fedfeat.config import Config
+from fedfeat.core.errors import FedfeatError
+from fedfeat.core.files import write_atomically
+from fedfeat.report.tables import csv_table
 from fedfeat.runs.sweep import RunOutcome
+from fedfeat_reproduction.experiments import deciding_overrides
+from fedfeat_reproduction.figures.style import FORMATS, save_figure
 
 Row = dict[str, Any]  # column -> text, number or None
 
@@ -35,19 +39,19 @@ class Numbers:
         return {"rows": self.rows, "arrays": arrays}
 
     @classmethod
-    def from_json(cls, table: Mapping[str, Any]) -> Numbers:
+    def from_json(cls, table: Mapping[str, Any]) -> Self:
         """Read what ``to_json`` gave."""
         arrays = {k: np.array(v["values"], dtype=v["dtype"]) for k, v in table["arrays"].items()}
         return cls(list(table["rows"]), arrays)
 
+    @property
+    def columns(self) -> list[str]:
+        """The names of all columns, in the order of their first appearance."""
+        return list(dict.fromkeys(key for row in self.rows for key in row))
+
     def to_csv(self) -> str:
         """Return the table as CSV, full precision."""
-        text = io.StringIO()
-        columns = list(dict.fromkeys(key for row in self.rows for key in row))
-        writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(self.rows)
-        return text.getvalue()
+        return csv_table(self.columns, ([row.get(key) for key in self.columns] for row in self.rows))
 
     def where(self, **wanted: Any) -> list[Row]:
         """Return the rows that have these values."""
@@ -56,6 +60,22 @@ class Numbers:
     def values(self, column: str) -> list[Any]:
         """Return a column's different values in the order of their first appearance."""
         return list(dict.fromkeys(r[column] for r in self.rows if r.get(column) is not None))
+
+
+def _number(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
+    """Return mean and sample deviation; one value deviates by zero."""
+    array = np.asarray(values, dtype=float)
+    return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0
+
+
+def means_over_seeds(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each number over the seeds in which there was something to measure."""
+    columns = {name: [found[name] for found in seeds if not math.isnan(found[name])] for name in seeds[0]}
+    return {name: float(np.mean(values)) if values else float("nan") for name, values in columns.items()}
 
 
 @dataclass(frozen=True)
@@ -87,16 +107,91 @@ class PaperFigure:
     objection: Callable[[Sequence[Config]], str | None] = no_objection  # why it cannot be drawn from experiments
 
 
-def _number(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value
+@dataclass(frozen=True)
+class FigureOptions:
+    """Changed settings (``KEY=VALUE``) and a choice of data sets and methods; a figure as published has neither."""
+
+    overrides: tuple[str, ...] = ()
+    only: str = ""
+
+    @property
+    def text(self) -> str:
+        """Say how the figure differs from the usual one, nothing where it does not."""
+        changes = [f"--set {override}" for override in deciding_overrides(self.overrides)]
+        changes += [f"--only {self.only}"] * bool(self.only)
+        return f"drawn with {', '.join(changes)}" if changes else ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return entries for the figure's JSON; where and how its runs are computed is no part of a figure."""
+        return {"set": list(deciding_overrides(self.overrides)), "only": self.only}
+
+    @classmethod
+    def from_json(cls, table: Mapping[str, Any]) -> Self:
+        """Read what ``to_json`` gave; a figure of an earlier version does not say."""
+        return cls(tuple(table.get("set", ())), str(table.get("only", "")))
 
 
-def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and sample deviation; one value deviates by zero."""
-    array = np.asarray(values, dtype=float)
-    return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0
+USUAL = FigureOptions()
 
 
-def canonical(value: Any) -> str:
-    """Return readable JSON that is the same for the same numbers."""
-    return json.dumps(value, indent=1, allow_nan=False) + "\n"
+@dataclass(frozen=True)
+class DrawnFigure:
+    """A figure that was made: its numbers, how the paper's statements fare, and the files, the PDF first."""
+
+    figure: PaperFigure
+    numbers: Numbers
+    findings: list[Finding]
+    files: list[Path]
+    options: FigureOptions
+
+
+def make_figure(
+    figure: PaperFigure, runs: Sequence[RunOutcome], folder: Path, options: FigureOptions = USUAL
+) -> DrawnFigure:
+    """Measure finished runs, draw, and write ``NAME.pdf``, ``.svg``, ``.png``, ``.csv`` and ``.json`` into a folder."""
+    write_numbers(figure, runs, folder, options)
+    return draw_again(figure, folder)
+
+
+def write_numbers(
+    figure: PaperFigure, runs: Sequence[RunOutcome], folder: Path, options: FigureOptions = USUAL
+) -> Numbers:
+    """Measure finished runs, each folder once, and write the numbers alone, where nothing can be drawn."""
+    runs = list({run.path: run for run in runs}.values())
+    numbers = figure.measure(runs)
+    content = {
+        "figure": figure.name,
+        "title": figure.title,
+        "note": figure.note,
+        **options.to_json(),
+        "runs": [run.path.name for run in runs if run.result is not None],
+        "findings": [asdict(finding) for finding in figure.findings(numbers)],
+        **numbers.to_json(),
+    }
+    write_atomically(folder / f"{figure.name}.csv", numbers.to_csv().encode())
+    write_atomically(folder / f"{figure.name}.json", f"{json.dumps(content, indent=1, allow_nan=False)}\n".encode())
+    return numbers
+
+
+def draw_again(figure: PaperFigure, folder: Path) -> DrawnFigure:
+    """Draw a figure from the numbers in a folder."""
+    save_figure(figure.draw(read_figure(figure, folder).numbers), folder / figure.name)
+    return read_figure(figure, folder)
+
+
+def read_figure(figure: PaperFigure, folder: Path, run_options: str = "") -> DrawnFigure:
+    """Read the numbers of a figure made before.
+
+    :param run_options: of ``fedfeat paper run``, with which a missing figure would be made in this folder.
+    """
+    path = folder / f"{figure.name}.json"
+    if not path.is_file():
+        command = f"fedfeat paper run {figure.name} {run_options}".rstrip()
+        raise FedfeatError(f"{path}: {figure.name} has not been made here; run: {command}")
+    try:
+        table = json.loads(path.read_text())
+        numbers, options = Numbers.from_json(table), FigureOptions.from_json(table)
+    except (ValueError, KeyError, TypeError) as error:
+        raise FedfeatError(f"{path}: not the numbers of a figure ({error}); remove it and make it anew") from None
+    files = [path for kind in (*FORMATS, "csv", "json") if (path := folder / f"{figure.name}.{kind}").is_file()]
+    return DrawnFigure(figure, numbers, figure.findings(numbers), files, options)

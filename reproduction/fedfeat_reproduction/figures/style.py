@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 import re
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,55 +31,16 @@ _DATA = {
     "tiny-imagenet": "TinyImageNet-Subset",
     "digits": "Digits (quick run)",
 }
-_SETTINGS: Any = {
-    "font.family": "serif",
-    "font.serif": ["STIXGeneral", "DejaVu Serif"],
-    "mathtext.fontset": "stix",
-    "font.size": 8,
-    "axes.titlesize": 8.5,
-    "axes.titlepad": 4,
-    "axes.labelsize": 8,
-    "axes.labelpad": 2.5,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.5,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.labelsize": 7.5,
-    "ytick.labelsize": 7.5,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "xtick.major.size": 2.5,
-    "ytick.major.size": 2.5,
-    "xtick.major.pad": 2,
-    "ytick.major.pad": 2,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 4,
-    "hatch.linewidth": 0.6,
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    "legend.handlelength": 2.4,
-    "legend.columnspacing": 1.4,
-    "legend.handletextpad": 0.5,
-    "figure.constrained_layout.w_pad": 0.02,
-    "figure.constrained_layout.h_pad": 0.02,
-    "pdf.fonttype": 42,  # fonts that publishers accept
-    "svg.fonttype": "path",  # the same letters on every machine
-    "svg.hashsalt": "fedfeat",
-}
 
 
-def paper_style() -> AbstractContextManager[Any]:
-    """Lend ``matplotlib.figure.Figure`` under the style of the paper's figures."""
-    return drawing(_SETTINGS)
+@contextmanager
+def paper_style() -> Iterator[Any]:
+    """Lend ``matplotlib.figure.Figure`` under the style of the paper's figures, ``paper.mplstyle``."""
+    with drawing({}) as figure_class:
+        import matplotlib
+
+        with matplotlib.rc_context(fname=Path(__file__).with_name("paper.mplstyle")):
+            yield figure_class
 
 
 def method_name(method: str) -> str:

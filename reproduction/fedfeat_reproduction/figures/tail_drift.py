@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from fedfeat.config import Config
 from fedfeat.geometry import group_energies
 from fedfeat.runs.sweep import RunOutcome
-from fedfeat_reproduction.figures.drift import class_means, lean
-from fedfeat_reproduction.figures.experiments import CIFAR10, configured, without_earlier_classes
+from fedfeat_reproduction.figures.experiments import without_and_with_gsa, without_earlier_classes
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row
 from fedfeat_reproduction.figures.runs import finished, model_view
 from fedfeat_reproduction.figures.style import (
@@ -30,11 +30,6 @@ from fedfeat_reproduction.figures.style import (
 )
 
 ALL = "all"
-
-
-def configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
-    """Return the fixed classifier without and with GSA, the very runs of figure 3."""
-    return [configured(CIFAR10, method, seed, quick=quick, keep_models=True) for method in GSA for seed in seeds]
 
 
 def measure(runs: Sequence[RunOutcome]) -> Numbers:
@@ -165,6 +160,25 @@ def findings(numbers: Numbers) -> list[Finding]:
     ]
 
 
+class Lean(NamedTuple):
+    """Cosines of each sample with its own prototype and with the nearest prototype of the current ("head") classes."""
+
+    own: Tensor
+    head: Tensor
+
+
+def lean(cosines: Tensor, labels: Tensor, num_old: int) -> Lean:
+    """Return both cosines from those with all prototypes [N, C], old classes first."""
+    own = cosines.gather(1, labels[:, None]).squeeze(1)
+    return Lean(own, cosines[:, num_old:].max(dim=1).values)
+
+
+def class_means(values: Tensor, labels: Tensor, num_classes: int) -> Tensor:
+    """Return the mean of a value per sample over each class; nan for a class without a sample."""
+    sums = torch.zeros(num_classes, dtype=torch.double).index_add(0, labels, values.double())
+    return sums / torch.bincount(labels, minlength=num_classes)
+
+
 FIGURE = PaperFigure(
     "figure-4",
     "Drift of earlier classes towards current ones, and subspace energies, without and with GSA",
@@ -172,7 +186,7 @@ FIGURE = PaperFigure(
     "prototype of the current task. (b, c) Rank-normalised energies of each image (first seed); above the diagonal the "
     "span of current prototypes holds more. The division by the number of classes less one favours the smaller group. "
     "No correction is applied.",
-    configs,
+    without_and_with_gsa,
     measure,
     draw,
     findings,

@@ -38,7 +38,7 @@ RECIPE: Mapping[str, Any] = {
 }
 # The released program draws class order and partitions with a constant, whatever the run's seed, and the partition of
 # every task from the same state: each client keeps its place in the skew.
-DEALING: Mapping[str, Any] = {"class_order": "legacy", "partition_seed": "legacy", "seed": 2023}
+PARTITION: Mapping[str, Any] = {"class_order": "legacy", "partition_seed": "legacy", "seed": 2023}
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def bare_experiment(cell: Cell, method: str, seed: int) -> Table:
             "clients": cell.clients,
             "beta": cell.beta,
             "budget": cell.budget,
-            **DEALING,
+            **PARTITION,
         },
     }
 

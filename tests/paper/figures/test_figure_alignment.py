@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfeat_reproduction.figures.alignment import centred, client_alignment
+from fedfeat_reproduction.figures.feature_alignment import centred, client_alignment
 
 RIGHT, UP, LEFT = [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]
 DIAGONAL = [1.0, 1.0]

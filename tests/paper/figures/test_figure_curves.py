@@ -9,8 +9,8 @@ from figure_toys import failed, outcome, row_of
 
 from fedfeat.core.errors import FedfeatError
 from fedfeat_reproduction.figures import FIGURES, Finding, Numbers
+from fedfeat_reproduction.figures.curves import METHODS
 from fedfeat_reproduction.figures.experiments import CIFAR10, configured, narrowed
-from fedfeat_reproduction.figures.panels import METHODS
 
 GAIN = {"fedcbdr+feat": 10.0, "refed+feat": 5.0, "fedcbdr": 0.0, "refed": -5.0}
 

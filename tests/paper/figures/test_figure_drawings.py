@@ -17,7 +17,7 @@ from figure_toys import outcome
 
 from fedfeat.core.errors import FedfeatError, MissingExtra
 from fedfeat.runs.sweep import RunOutcome
-from fedfeat_reproduction.figures import FIGURES, Asked, Numbers, draw_again, make_figure, read_figure
+from fedfeat_reproduction.figures import FIGURES, FigureOptions, Numbers, draw_again, make_figure, read_figure
 from fedfeat_reproduction.figures.style import COLUMN, FORMATS, PAGE, method_look, method_name, paper_style, plain_name
 
 MakeRuns = Callable[[str], list[RunOutcome]]
@@ -135,16 +135,16 @@ def test_a_run_that_comes_twice_is_one_seed(tmp_path: Path) -> None:
 def test_files_say_what_was_changed(tmp_path: Path) -> None:
     figure = FIGURES["figure-5"]
     runs = [outcome(c, [60.0, 50.0]) for c in figure.configs(True, (1,)) if c.method == "refed"]
-    asked = Asked(("data.path=here", "train.rounds=1", "train.lr=0.1"), "refed")
-    assert make_figure(figure, runs, tmp_path, asked).asked.text == (
+    asked = FigureOptions(("data.path=here", "train.rounds=1", "train.lr=0.1"), "refed")
+    assert make_figure(figure, runs, tmp_path, asked).options.text == (
         "drawn with --set train.rounds=1, --set train.lr=0.1, --only refed"  # not where the images lie
     )
     table = json.loads((tmp_path / "figure-5.json").read_text())
     assert (table["set"], table["only"]) == (["train.rounds=1", "train.lr=0.1"], "refed")
-    assert make_figure(figure, runs, tmp_path).asked.text == ""
+    assert make_figure(figure, runs, tmp_path).options.text == ""
     del table["set"], table["only"]
     (tmp_path / "figure-5.json").write_text(json.dumps(table))
-    assert read_figure(figure, tmp_path).asked == Asked()  # a file of an earlier version
+    assert read_figure(figure, tmp_path).options == FigureOptions()  # a file of an earlier version
 
 
 @pytest.mark.parametrize("name", ["figure-3", "figure-4", "figure-9"])

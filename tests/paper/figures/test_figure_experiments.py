@@ -8,9 +8,9 @@ from fedfeat.config import make_config
 from fedfeat.config.presets import Cell, experiment
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.identity import identity
-from fedfeat_reproduction.figures import FIGURES, Asked, experiments_of
+from fedfeat_reproduction.figures import FIGURES, FigureOptions, experiments_of
+from fedfeat_reproduction.figures.curves import METHODS
 from fedfeat_reproduction.figures.experiments import CIFAR10, configured, narrowed, published_accuracy
-from fedfeat_reproduction.figures.panels import METHODS
 
 COUNTS = {3: 2, 4: 2, 5: 3 * 4, 6: (3 + 3 + 2) * 4, 7: 1 + 3 * 3 * 2, 8: 3 * 4 * 4, 9: 2, 10: 1}
 QUICK = {3: 2, 4: 2, 5: 4, 6: 3 * 4, 7: 1 + 3 * 3 * 2, 8: 4 * 4, 9: 2, 10: 1}
@@ -94,7 +94,7 @@ def test_only_keeps_data_sets_and_methods() -> None:
 
 
 def test_settings_change_in_all_experiments() -> None:
-    configs = experiments_of(FIGURES["figure-6"], True, (0,), Asked(("train.rounds=1",), "refed"))
+    configs = experiments_of(FIGURES["figure-6"], True, (0,), FigureOptions(("train.rounds=1",), "refed"))
     assert [(c.method, c.scenario.budget, c.train.rounds) for c in configs] == [("refed", b, 1) for b in (10, 20, 40)]
 
 
@@ -113,11 +113,11 @@ def test_what_a_figure_varies_cannot_be_set(number: int, override: str, varied: 
     with pytest.raises(
         FedfeatError, match=rf"--set {varied}: figure-{number} itself varies it \(.+, .+\); leave it out"
     ):
-        experiments_of(FIGURES[f"figure-{number}"], False, (0,), Asked((override,)))
+        experiments_of(FIGURES[f"figure-{number}"], False, (0,), FigureOptions((override,)))
 
 
 def test_another_data_set_where_there_is_one() -> None:
-    configs = experiments_of(FIGURES["figure-5"], False, (0,), Asked(("data.name=cifar100",), "cifar10"))
+    configs = experiments_of(FIGURES["figure-5"], False, (0,), FigureOptions(("data.name=cifar100",), "cifar10"))
     assert {c.data.name for c in configs} == {"cifar100"}
 
 
@@ -131,4 +131,4 @@ def test_another_data_set_where_there_is_one() -> None:
 )
 def test_experiments_that_a_figure_cannot_be_drawn_from(number: int, override: str, reason: str) -> None:
     with pytest.raises(FedfeatError, match=f"figure-{number}: {reason}"):
-        experiments_of(FIGURES[f"figure-{number}"], True, (0,), Asked((override,)))
+        experiments_of(FIGURES[f"figure-{number}"], True, (0,), FigureOptions((override,)))

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from fedfeat.models import ETFHead, LinearHead, Network
 from fedfeat.models.backbones import Backbone, ResNet18, SmallCNN, for_both, pool
-from fedfeat_reproduction.figures.gradcam import attention, grad_cam, on_object, spread
+from fedfeat_reproduction.figures.attention_maps import attention, grad_cam, on_object, spread
 
 
 class BrightAndDark(nn.Module):
@@ -54,14 +54,15 @@ def test_each_class_looks_where_its_evidence_is() -> None:
     assert torch.allclose(found, torch.stack([bright, dark, torch.zeros(4, 4)]))
 
 
-@pytest.mark.parametrize("backbone", [SmallCNN(1, width=4), ResNet18(3)])
-def test_real_backbones_give_the_class_activation_map(backbone: Any) -> None:
+@pytest.mark.parametrize("channels", [1, 3])
+def test_real_backbones_give_the_class_activation_map(channels: int) -> None:
     """With average pooling and a linear head, Grad-CAM is the head's row times the maps before pooling."""
     torch.manual_seed(0)
+    backbone: Any = SmallCNN(1, width=4) if channels == 1 else ResNet18(3)
     head = ETFHead(backbone.feature_dim, seed=1)
     head.grow(5)
     network = Network(backbone, head).eval()
-    images = torch.randn(2, 1 if isinstance(backbone, SmallCNN) else 3, 16, 16)
+    images = torch.randn(2, channels, 16, 16)
     classes = torch.tensor([1, 4])
     maps = _last_maps(backbone, images)
     expected = F.relu(torch.einsum("bkhw,bk->bhw", maps, head.prototypes.T[classes])) / maps[0, 0].numel()

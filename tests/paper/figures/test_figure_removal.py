@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from fedfeat.geometry import egc_correct, egc_gate, group_energies, simplex_etf
-from fedfeat_reproduction.figures.cases import Margins, choose_cases, margins
-from fedfeat_reproduction.figures.removal import correct_features, projector, subspace_alignment
+from fedfeat_reproduction.figures.corrected_logits import (
+    Margins,
+    choose_cases,
+    correct_features,
+    margins,
+    projector,
+    subspace_alignment,
+)
 
 
 @given(st.integers(2, 9), st.data(), st.integers(0, 500), st.booleans())

@@ -11,32 +11,32 @@ from paper_records import MakeRecord
 
 from fedfeat.config.presets import Cell
 from fedfeat_reproduction.choices import answers, changes_in, find_variations, read_choices
-from fedfeat_reproduction.ours import Figure, Line, Shelf
-from fedfeat_reproduction.page_choices import changes_text
-from fedfeat_reproduction.published import Entry, Value
+from fedfeat_reproduction.page import changes_text
 from fedfeat_reproduction.records import Record
-from fedfeat_reproduction.show import to_csv, to_latex, to_markdown
-from fedfeat_reproduction.sources import Source, can_calibrate, sources, trained_as
+from fedfeat_reproduction.render import rows_csv, rows_latex, rows_markdown
+from fedfeat_reproduction.results import RecordIndex, SeedMean, TableRow
+from fedfeat_reproduction.sources import FigureSource, can_calibrate, sources, trained_as
+from fedfeat_reproduction.tables import PaperEntry, Value
 from toy_runs import run_toy
 
 CELL = Cell("cifar10", 5, 0.5)
 
 
-def entry(method: str, **changes: object) -> Entry:
-    return Entry("a row", method, CELL, Value(70.0, 1.0), **changes)  # type: ignore[arg-type]
+def entry(method: str, **changes: object) -> PaperEntry:
+    return PaperEntry("a row", method, CELL, Value(70.0, 1.0), **changes)  # type: ignore[arg-type]
 
 
 def test_sources_of_a_figure() -> None:
-    assert sources("fedewc") == [Source("fedewc", "corrected")]
+    assert sources("fedewc") == [FigureSource("fedewc", "corrected")]
     assert sources("fedcbdr") == [
-        Source("fedcbdr", "corrected"),
-        Source("fedcbdr+calibrate", "before calibration", held_back=True),
+        FigureSource("fedcbdr", "corrected"),
+        FigureSource("fedcbdr+calibrate", "before calibration", held_back=True),
     ]
     assert sources("fedcbdr+etf+gsa") == [
-        Source("fedcbdr+etf+gsa", "corrected"),
-        Source("fedcbdr+feat", "plain"),
-        Source("fedcbdr+etf+gsa+calibrate", "before calibration", held_back=True),
-        Source("fedcbdr+feat+calibrate", "plain", held_back=True),
+        FigureSource("fedcbdr+etf+gsa", "corrected"),
+        FigureSource("fedcbdr+feat", "plain"),
+        FigureSource("fedcbdr+etf+gsa+calibrate", "before calibration", held_back=True),
+        FigureSource("fedcbdr+feat+calibrate", "plain", held_back=True),
     ]
     assert trained_as("fedcbdr+etf") == "fedcbdr+etf+egc"
     assert trained_as("fedcbdr+etf+egc") == "fedcbdr+etf+egc"
@@ -56,7 +56,7 @@ def test_a_run_with_correction_really_gives_the_figure_without(method: str, tmp_
 
 def test_mean_and_spread_over_seeds(make_record: MakeRecord) -> None:
     records = [make_record("fedcbdr", value, seed=seed) for seed, value in ((2023, 60.0), (2024, 63.0))]
-    line = Shelf(records).line(entry("fedcbdr"))
+    line = RecordIndex(records).row(entry("fedcbdr"))
     assert line.ours is not None
     assert line.ours.values == (60.0, 63.0)
     assert line.ours.mean == 61.5
@@ -67,8 +67,8 @@ def test_mean_and_spread_over_seeds(make_record: MakeRecord) -> None:
 
 
 def test_one_seed_has_no_spread_and_the_same_seed_counts_once(make_record: MakeRecord) -> None:
-    shelf = Shelf([make_record("fedcbdr", 60.0), make_record("fedcbdr", 61.0)])
-    ours = shelf.line(entry("fedcbdr")).ours
+    index = RecordIndex([make_record("fedcbdr", 60.0), make_record("fedcbdr", 61.0)])
+    ours = index.row(entry("fedcbdr")).ours
     assert ours is not None
     assert ours.values == (60.0,)
     assert ours.std is None
@@ -76,12 +76,12 @@ def test_one_seed_has_no_spread_and_the_same_seed_counts_once(make_record: MakeR
 
 def test_a_calibrated_run_fills_both_columns_and_says_so(make_record: MakeRecord) -> None:
     kept = make_record("fedcbdr+feat+calibrate", 68.0, plain=57.0, variants={"before calibration": 65.0})
-    line = Shelf([kept]).line(entry("fedcbdr+feat"))
+    line = RecordIndex([kept]).row(entry("fedcbdr+feat"))
     assert line.ours is not None
     assert (line.ours.values, line.ours.held_back) == ((65.0,), True)
     assert line.calibrated is not None
     assert (line.calibrated.values, line.calibrated.held_back) == ((68.0,), False)
-    parts = Shelf([kept]).line(entry("fedcbdr+etf+gsa"))
+    parts = RecordIndex([kept]).row(entry("fedcbdr+etf+gsa"))
     assert parts.ours is not None
     assert parts.ours.values == (57.0,)
     assert parts.calibrated is None
@@ -93,7 +93,7 @@ def test_a_run_of_its_own_goes_before_one_that_held_samples_back(make_record: Ma
         make_record("fedcbdr+calibrate", 63.0, plain=47.0, seed=2024),
         make_record("fedcbdr", 50.0),
     ]
-    ours = Shelf(records).line(entry("fedcbdr")).ours
+    ours = RecordIndex(records).row(entry("fedcbdr")).ours
     assert ours is not None
     assert (ours.values, ours.held_back) == ((50.0, 47.0), True)
 
@@ -108,21 +108,21 @@ def test_changed_settings_have_figures_of_their_own(make_record: MakeRecord) -> 
         make_record("fedcbdr+feat", 56.0, overrides=(ALONE,)),
         make_record("fedcbdr", 40.0),
     ]
-    usual, varied = Shelf(records), Shelf(records, overrides=(ALONE,))
-    assert usual.line(entry("fedcbdr+feat")).ours == Figure((50.0,))
-    for shelf in (varied, usual.with_settings((ALONE,))):
-        assert shelf.line(entry("fedcbdr+feat")).ours == Figure((56.0,))
-        assert shelf.line(entry("fedcbdr")).ours == Figure((40.0,))  # a setting that it does not read is none
-    assert usual.line(entry("fedcbdr+feat")).ours == Figure((50.0,))
-    assert usual.with_settings(("train.rounds=20",)).line(entry("fedcbdr")).ours is None
+    usual, varied = RecordIndex(records), RecordIndex(records, overrides=(ALONE,))
+    assert usual.row(entry("fedcbdr+feat")).ours == SeedMean((50.0,))
+    for index in (varied, usual.with_settings((ALONE,))):
+        assert index.row(entry("fedcbdr+feat")).ours == SeedMean((56.0,))
+        assert index.row(entry("fedcbdr")).ours == SeedMean((40.0,))  # a setting that it does not read is none
+    assert usual.row(entry("fedcbdr+feat")).ours == SeedMean((50.0,))
+    assert usual.with_settings(("train.rounds=20",)).row(entry("fedcbdr")).ours is None
 
 
 def test_a_grid_for_the_other_classifier_is_no_setting(make_record: MakeRecord) -> None:
     with_frame = make_record("fedcbdr+feat+calibrate", 73.0, overrides=(SHORT_GRID,))
-    assert Shelf([with_frame]).line(entry("fedcbdr+feat")).calibrated == Figure((73.0,))
+    assert RecordIndex([with_frame]).row(entry("fedcbdr+feat")).calibrated == SeedMean((73.0,))
     assert changes_in(with_frame, CELL) == {}
     linear = make_record("fedcbdr+calibrate", 66.0, overrides=(SHORT_GRID,))
-    assert Shelf([linear]).line(entry("fedcbdr")).calibrated is None
+    assert RecordIndex([linear]).row(entry("fedcbdr")).calibrated is None
     changed = changes_in(linear, CELL)
     assert list(changed) == ["calibrate.linear_deltas"]
     assert changes_text(changed, CELL, "fedcbdr+calibrate") == "`calibrate.linear_deltas = 0 ... 10`"
@@ -133,9 +133,9 @@ def test_a_run_with_somebodys_clip_counts_though_the_weights_are_not_here(make_r
     clip = {"teacher": {"backend": "cache", "path": "/no/such/place/teacher.safetensors"}}
     config = {**kept.config, "method": "fedcbdr+clip2fl", "clip2fl": clip}
     with_clip = kept.model_copy(update={"method": "fedcbdr+clip2fl", "config": config})
-    shelf = Shelf([with_clip])
-    assert shelf.strange == []
-    assert shelf.line(entry("fedcbdr+clip2fl")).ours == Figure((60.0,))
+    index = RecordIndex([with_clip])
+    assert index.unreadable == []
+    assert index.row(entry("fedcbdr+clip2fl")).ours == SeedMean((60.0,))
     assert changes_in(with_clip, CELL) == {}
 
 
@@ -143,16 +143,16 @@ def test_the_engine_is_no_setting_but_a_learning_rate_is(make_record: MakeRecord
     other_engine = make_record("fedcbdr", 60.0, overrides=("engine.name=cuda", "engine.precision=bf16"))
     other_rate = make_record("fedcbdr", 61.0, seed=2024, overrides=("train.lr=0.01",))
     other_cell = make_record("fedcbdr", 62.0, seed=2025, cell=Cell("cifar10", 5, 1.0))
-    ours = Shelf([other_engine, other_rate, other_cell]).line(entry("fedcbdr")).ours
+    ours = RecordIndex([other_engine, other_rate, other_cell]).row(entry("fedcbdr")).ours
     assert ours is not None
     assert ours.values == (60.0,)
 
 
 def test_accuracy_on_one_task(make_record: MakeRecord) -> None:
     kept = make_record("fedcbdr+feat", 70.0, plain=50.0)
-    lines = [Shelf([kept]).line(entry("fedcbdr+feat", task=task)) for task in (1, 5)]
+    lines = [RecordIndex([kept]).row(entry("fedcbdr+feat", task=task)) for task in (1, 5)]
     assert [line.ours.values for line in lines if line.ours] == [(66.0,), (70.0,)]
-    without = Shelf([kept]).line(entry("fedcbdr+etf+gsa", task=5)).ours
+    without = RecordIndex([kept]).row(entry("fedcbdr+etf+gsa", task=5)).ours
     assert without is not None
     assert without.values == (50.0,)
 
@@ -160,7 +160,7 @@ def test_accuracy_on_one_task(make_record: MakeRecord) -> None:
 def test_old_records_without_matrices_of_variants_tell_nothing_of_tasks(make_record: MakeRecord) -> None:
     kept = make_record("fedcbdr+feat+calibrate", 68.0, variants={"before calibration": 65.0})
     old = kept.model_copy(update={"accuracy_matrix_of_variants": {}})
-    assert Shelf([old]).line(entry("fedcbdr+feat", task=1)).ours is None
+    assert RecordIndex([old]).row(entry("fedcbdr+feat", task=1)).ours is None
 
 
 def test_numbers_sent_are_counted_from_the_traffic(make_record: MakeRecord) -> None:
@@ -175,19 +175,19 @@ def test_numbers_sent_are_counted_from_the_traffic(make_record: MakeRecord) -> N
         "up/leverage/mass": 77,
         "down/train/weights": 10**9,
     }
-    line = Shelf([make_record("fedcbdr+feat", 70.0, traffic=traffic)]).line(asked)
+    line = RecordIndex([make_record("fedcbdr+feat", 70.0, traffic=traffic)]).row(asked)
     assert line.ours is not None
     assert line.ours.values == (2.0,)
-    assert Shelf([make_record("fedcbdr+feat", 70.0)]).line(asked).ours is None
+    assert RecordIndex([make_record("fedcbdr+feat", 70.0)]).row(asked).ours is None
 
 
 def test_a_record_this_version_does_not_understand_is_left_out_and_named(make_record: MakeRecord) -> None:
     odd = make_record("fedcbdr", 60.0)
     odd = odd.model_copy(update={"config": {**odd.config, "train": {"lr_of_tomorrow": 1}}})
-    shelf = Shelf([odd, make_record("fedcbdr", 61.0)])
-    assert len(shelf.strange) == 1
-    assert "unknown key 'train.lr_of_tomorrow'" in shelf.strange[0]
-    assert shelf.line(entry("fedcbdr")).ours is not None
+    index = RecordIndex([odd, make_record("fedcbdr", 61.0)])
+    assert len(index.unreadable) == 1
+    assert "unknown key 'train.lr_of_tomorrow'" in index.unreadable[0]
+    assert index.row(entry("fedcbdr")).ours is not None
 
 
 def test_the_effect_of_a_choice_is_that_of_two_runs_that_differ_in_it_alone(make_record: MakeRecord) -> None:
@@ -219,24 +219,24 @@ def test_choices_name_settings_that_exist(make_record: MakeRecord) -> None:
                 value = value[name]
 
 
-def lines(make_record: MakeRecord) -> list[Line]:
+def lines(make_record: MakeRecord) -> list[TableRow]:
     kept = make_record("fedcbdr+feat+calibrate", 68.004, plain=57.0, variants={"before calibration": 65.0})
-    shelf = Shelf([kept])
-    return [shelf.line(entry("fedcbdr+feat")), shelf.line(Entry("FEAT_R", "refed+feat", CELL, None))]
+    index = RecordIndex([kept])
+    return [index.row(entry("fedcbdr+feat")), index.row(PaperEntry("FEAT_R", "refed+feat", CELL, None))]
 
 
 def test_markdown(make_record: MakeRecord) -> None:
-    text = to_markdown(lines(make_record))
+    text = rows_markdown(lines(make_record))
     assert (
         "| cifar10-5-beta0.5-k5 | a row | `fedcbdr+feat` | 70.00 ± 1.0 | 65.00\\* | 1 | -5.00 | 68.00 | -2.00 |" in text
     )
     assert "| cifar10-5-beta0.5-k5 | FEAT_R | `refed+feat` |  |  |  |  |  |  |" in text
     assert text.endswith("\\* trained without the exemplars that its calibration held back\n")
-    assert to_markdown(lines(make_record), setting=False).startswith("| row | method |")
+    assert rows_markdown(lines(make_record), setting=False).startswith("| row | method |")
 
 
 def test_csv_has_full_precision(make_record: MakeRecord) -> None:
-    rows = list(csv.DictReader(to_csv(lines(make_record)).splitlines()))
+    rows = list(csv.DictReader(rows_csv(lines(make_record)).splitlines()))
     assert rows[0]["calibrated_mean"] == "68.004"
     assert rows[0]["ours_seeds"] == "1"
     assert rows[0]["held_back"] == "True"
@@ -244,7 +244,7 @@ def test_csv_has_full_precision(make_record: MakeRecord) -> None:
 
 
 def test_latex_is_escaped(make_record: MakeRecord) -> None:
-    text = to_latex(lines(make_record), "50 % of a_b")
+    text = rows_latex(lines(make_record), "50 % of a_b")
     assert r"\caption{50 \% of a\_b}" in text
     assert r"70.00 $\pm$ 1.0 & 65.00* & 1 & $-5.00$ & 68.00 & $-2.00$ \\" in text
     assert text.count(r"\\") == 4

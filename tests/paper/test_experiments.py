@@ -9,16 +9,13 @@ import pytest
 import torch
 
 from fedfeat.config import make_config
-from fedfeat.config.presets import PRESETS, Cell, experiment
+from fedfeat.config.presets import PRESETS, PUBLISHED, Cell, experiment
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.data.dataset import Dataset
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.identity import identity
-from fedfeat_reproduction.cells import quick_experiment
-from fedfeat_reproduction.only import also_methods, choose
-from fedfeat_reproduction.published import BASELINES
-from fedfeat_reproduction.runs import Plan, engine_overrides, many_seeds
-from fedfeat_reproduction.tables import TABLES
+from fedfeat_reproduction.experiments import TableRuns, engine_overrides, first_seeds, settings
+from fedfeat_reproduction.tables import BASELINES, MAIN, TABLES, Value, further_entries, select
 
 
 def test_the_experiment_has_what_the_paper_prints() -> None:
@@ -30,13 +27,14 @@ def test_the_experiment_has_what_the_paper_prints() -> None:
     assert make_config(experiment(Cell("tiny", 5, 0.1), "fedcbdr")).data.name == "tiny-imagenet"
 
 
-@pytest.mark.parametrize(
-    ("name", "published"), [("cifar10-5", 70.19), ("cifar100-5", 53.31), ("tiny-10", 23.45), ("digits", None)]
-)
-def test_presets_carry_the_published_value(name: str, published: float | None) -> None:
-    preset = PRESETS[name]
-    assert (preset.published.mean if preset.published else None) == published
-    make_config(preset.table())
+def test_presets_carry_the_published_value_of_the_main_table() -> None:
+    for preset in PRESETS.values():
+        make_config(preset.table())
+    for (data, tasks), (mean, deviation) in PUBLISHED.items():
+        cell = Cell(data, tasks, 0.5)
+        (entry,) = (e for e in TABLES[MAIN].entries if (e.cell, e.method) == (cell, "fedcbdr+feat"))
+        assert entry.published == Value(mean, deviation)
+        assert f"the paper reports {mean} ± {deviation} for FEAT_F" in PRESETS[cell.split].summary
 
 
 def stand_in(seed: int) -> Dataset:
@@ -47,7 +45,7 @@ def stand_in(seed: int) -> Dataset:
 def test_all_methods_of_a_cell_share_classes_clients_and_initial_weights() -> None:
     cell = Cell("cifar10", 5, 0.5)
     experiments = [
-        Experiment(make_config(quick_experiment(cell, method, seed)), stand_in(seed))
+        Experiment(make_config(settings(cell, method, seed, quick=True)), stand_in(seed))
         for method in BASELINES.values()
         for seed in (2023,)
     ]
@@ -60,52 +58,54 @@ def test_all_methods_of_a_cell_share_classes_clients_and_initial_weights() -> No
             assert np.array_equal(a.indices, b.indices)
             assert np.array_equal(a.sizes, b.sizes)
         assert all(torch.equal(state[k], weights[0][k]) for k in state)
-    another = Experiment(make_config(quick_experiment(cell, "fedcbdr", 2024)), stand_in(2024))
+    another = Experiment(make_config(settings(cell, "fedcbdr", 2024, quick=True)), stand_in(2024))
     assert another.scenario.class_order != first.scenario.class_order
 
 
 def test_only_words_of_one_kind_are_alternatives_and_kinds_must_all_fit() -> None:
     entries = TABLES["table-main"].entries
-    assert len(choose(entries, "cifar10-5,beta0.5,k5,fedcbdr+feat")) == 1
-    assert len(choose(entries, "cifar10-5,beta0.5,k5")) == 9
-    assert len(choose(entries, "cifar10,beta0.50,FEAT_F,fedcbdr")) == 2 * 2 * 2
-    assert len(choose(entries, "cifar10-5-beta0.5-k5")) == 9
-    assert choose(entries, "tiny,beta1.0") == []
-    ablation = choose(TABLES["table-ablation"].entries, "feat_f,cifar10-3,beta0.5")
+    assert len(select(entries, "cifar10-5,beta0.5,k5,fedcbdr+feat")) == 1
+    assert len(select(entries, "cifar10-5,beta0.5,k5")) == 9
+    assert len(select(entries, "cifar10,beta0.50,FEAT_F,fedcbdr")) == 2 * 2 * 2
+    assert len(select(entries, "cifar10-5-beta0.5-k5")) == 9
+    assert select(entries, "tiny,beta1.0") == []
+    ablation = select(TABLES["table-ablation"].entries, "feat_f,cifar10-3,beta0.5")
     assert [e.label for e in ablation] == ["+ETF+GSA+EGC"]
-    assert len(choose(entries, "")) == 216
+    assert len(select(entries, "")) == 216
     with pytest.raises(Exception, match="--only 'k7': nothing in this table is called so"):
-        choose(entries, "k7")
+        select(entries, "k7")
 
 
 def test_further_methods_come_without_a_published_value() -> None:
-    chosen = choose(TABLES["table-main"].entries, "cifar10-5,beta0.5,k5")
-    further = also_methods(chosen, "finetune, fedcbdr")
+    chosen = select(TABLES["table-main"].entries, "cifar10-5,beta0.5,k5")
+    further = further_entries(chosen, "finetune, fedcbdr")
     assert [(e.method, e.published) for e in further] == [("finetune", None)]
     with pytest.raises(Exception, match="no method or add-on is called 'finetun'"):
-        also_methods(chosen, "finetun")
+        further_entries(chosen, "finetun")
 
 
 def test_each_training_is_planned_once_however_many_figures_it_gives() -> None:
-    ablation = choose(TABLES["table-ablation"].entries, "cifar10-3,beta0.5")
-    configs, refused = Plan(seeds=(1, 2)).configs(ablation)
+    ablation = select(TABLES["table-ablation"].entries, "cifar10-3,beta0.5")
+    configs, refused = TableRuns(seeds=(1, 2)).configs(ablation)
     assert refused == []
     assert [(c.seed, c.method) for c in configs] == [
         (seed, method) for seed in (1, 2) for method in ("fedcbdr", "fedcbdr+etf+egc", "fedcbdr+feat")
     ]
-    calibrated, _ = Plan(seeds=(1,), calibrate=True).configs(ablation)
+    calibrated, _ = TableRuns(seeds=(1,), calibrate=True).configs(ablation)
     assert {c.method for c in calibrated} == {
         "fedcbdr+calibrate",
         "fedcbdr+etf+egc+calibrate",
         "fedcbdr+feat+calibrate",
     }
-    main, _ = Plan(seeds=(1,), calibrate=True).configs(choose(TABLES["table-main"].entries, "cifar10-5,k5,beta0.5"))
+    main, _ = TableRuns(seeds=(1,), calibrate=True).configs(
+        select(TABLES["table-main"].entries, "cifar10-5,k5,beta0.5")
+    )
     assert {c.method for c in main} >= {"fedewc", "refed+calibrate", "refed+feat+calibrate"}
 
 
 def test_what_cannot_be_run_here_is_said_and_the_rest_is_planned() -> None:
-    entries = choose(TABLES["table-strategies"].entries, "cifar10,beta0.5")
-    configs, refused = Plan(seeds=(1, 2)).configs(entries)
+    entries = select(TABLES["table-strategies"].entries, "cifar10,beta0.5")
+    configs, refused = TableRuns(seeds=(1, 2)).configs(entries)
     assert len(configs) == 2 * 5
     assert len(refused) == 1
     assert refused[0].startswith("fedcbdr+clip2fl: clip2fl.teacher")
@@ -114,10 +114,10 @@ def test_what_cannot_be_run_here_is_said_and_the_rest_is_planned() -> None:
 def test_quick_has_every_method_of_every_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDFEAT_HOME", str(tmp_path))
     for table in TABLES.values():
-        configs, refused = Plan(seeds=(1,), quick=True).configs(table.entries)
+        configs, refused = TableRuns(seeds=(1,), quick=True).configs(table.entries)
         assert refused == []
         assert {c.data.name for c in configs} == {"digits"}
-    configs, _ = Plan(seeds=(1,), quick=True).configs(TABLES["table-main"].entries)
+    configs, _ = TableRuns(seeds=(1,), quick=True).configs(TABLES["table-main"].entries)
     assert len({identity(c) for c in configs}) == 9 * 14  # data sets with as many tasks share a run
 
 
@@ -127,4 +127,4 @@ def test_settings_behind_options() -> None:
     assert (config.engine.name, config.engine.device, config.engine.precision) == ("cuda", "cuda", "bf16")
     assert config.data.path == "some where"
     assert engine_overrides(None, None) == []
-    assert many_seeds(2) == (2023, 2024)
+    assert first_seeds(2) == (2023, 2024)

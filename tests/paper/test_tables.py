@@ -6,9 +6,7 @@ import pytest
 
 from fedfeat.config.presets import BUDGETS, Cell
 from fedfeat.methods import parts_of
-from fedfeat_reproduction.cells import parse_cell
-from fedfeat_reproduction.published import Entry, Value
-from fedfeat_reproduction.tables import TABLES, find_table
+from fedfeat_reproduction.tables import TABLES, PaperEntry, Value, find_table, parse_cell
 
 MAIN = {(e.label, e.cell): e.published for e in TABLES["table-main"].entries}
 
@@ -118,5 +116,5 @@ def test_an_unknown_table_is_answered_with_the_nearest() -> None:
 
 
 def _method(label: str) -> str:
-    entries: tuple[Entry, ...] = TABLES["table-main"].entries
+    entries: tuple[PaperEntry, ...] = TABLES["table-main"].entries
     return next(e.method for e in entries if e.label == label)

@@ -1,32 +1,44 @@
-"""Our figures beside the published ones: records sorted into cells, averaged over seeds."""
+"""Our results beside the published ones: records sorted into cells, averaged over seeds."""
 
 from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from fedfeat.config import Config, parse_config
-from fedfeat.config.presets import Cell, Table, experiment
+from fedfeat.config.presets import Cell
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.identity import COMPUTATION, changed_settings
-from fedfeat_reproduction.cells import OTHER_FORMS
-from fedfeat_reproduction.changed import counting
-from fedfeat_reproduction.published import Entry
+from fedfeat_reproduction.experiments import deciding_overrides, settings
 from fedfeat_reproduction.records import Record
-from fedfeat_reproduction.sources import CALIBRATE, Source, after_tasks, is_calibrated, matrix, numbers_sent, sources
+from fedfeat_reproduction.sources import (
+    CALIBRATE,
+    FigureSource,
+    after_tasks,
+    is_calibrated,
+    matrix,
+    numbers_sent,
+    sources,
+)
+from fedfeat_reproduction.tables import PaperEntry
 
-MakeExperiment = Callable[[Cell, str], Table]
+# Other forms of the correction, by the words that follow a row's name: the abstract speaks of removing a component, the
+# formula also adds one; the energies are to be divided by the rank, and are divided by one less.
+OTHER_FORMS: Mapping[str, tuple[str, ...]] = {
+    "removing alone": ("feat.egc.tail_boost=false",),
+    "removing alone, by rank": ("feat.egc.rank_norm=true_rank", "feat.egc.tail_boost=false"),
+}
 # What identifies a run within its setting, and how it was computed, do not make it another setting.
 NOT_A_SETTING = ("method", "seed", *COMPUTATION)
 
 
 @dataclass(frozen=True)
-class Figure:
+class SeedMean:
     """Mean and spread over seeds."""
 
     values: tuple[float, ...]
@@ -44,12 +56,12 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Line:
+class TableRow:
     """An entry of a table with our figures for it, as the method is and with calibration on top."""
 
-    entry: Entry
-    ours: Figure | None
-    calibrated: Figure | None
+    entry: PaperEntry
+    ours: SeedMean | None
+    calibrated: SeedMean | None
     comparable: bool = True  # False for quick runs, which are not of the paper's setting
     changed: tuple[str, ...] = ()  # settings of ours that are not the cell's, as ``"key=value"``
 
@@ -64,50 +76,48 @@ class Line:
         return _difference(self.calibrated, self.entry) if self.comparable else None
 
 
-class Shelf:
+class RecordIndex:
     """Records sorted by setting, method and seed; of equal ones the first counts.
 
     Figures are read from runs of the cells' experiments, changed by ``overrides`` (``"key=value"``). A record whose
-    settings this version does not understand is left out, and ``strange`` says why.
+    settings this version does not understand is left out, and ``unreadable`` says why.
     """
 
-    def __init__(
-        self, records: Iterable[Record], make: MakeExperiment = experiment, overrides: Sequence[str] = ()
-    ) -> None:
-        self.make, self.overrides = make, counting(overrides)
+    def __init__(self, records: Iterable[Record], *, quick: bool = False, overrides: Sequence[str] = ()) -> None:
+        self.quick, self.overrides = quick, deciding_overrides(overrides)
         self.records: list[Record] = []  # that are understood
-        self.found: dict[tuple[str, str], dict[int, Record]] = {}
-        self.strange: list[str] = []
+        self.by_setting: dict[tuple[str, str], dict[int, Record]] = {}
+        self.unreadable: list[str] = []
         for kept in records:
             try:
-                setting = setting_of(parse_config(kept.config, where=f"{kept.method} seed {kept.seed}"))
+                setting = setting_of(kept.parsed_config())
             except FedfeatError as error:
-                self.strange.append(str(error))
+                self.unreadable.append(str(error))
                 continue
             self.records.append(kept)
-            self.found.setdefault((setting, kept.method), {}).setdefault(kept.seed, kept)
+            self.by_setting.setdefault((setting, kept.method), {}).setdefault(kept.seed, kept)
 
-    def with_settings(self, overrides: Sequence[str]) -> Shelf:
+    def with_settings(self, overrides: Sequence[str]) -> RecordIndex:
         """Return the same records, read for experiments that are changed in another way."""
         other = copy(self)
-        other.overrides = counting(overrides)
+        other.overrides = deciding_overrides(overrides)
         return other
 
     def has(self, cell: Cell, method: str) -> bool:
         """Whether there is a run of a method in a cell."""
         return bool(self._runs(cell, method))
 
-    def line(self, entry: Entry) -> Line:
+    def row(self, entry: PaperEntry) -> TableRow:
         """Return an entry with our figures."""
         ours = self._figure(entry, sources(entry.method))
-        return Line(entry, ours, self._calibrated(entry), self.make is experiment, self.overrides)
+        return TableRow(entry, ours, self._calibrated(entry), not self.quick, self.overrides)
 
-    def _calibrated(self, entry: Entry) -> Figure | None:
+    def _calibrated(self, entry: PaperEntry) -> SeedMean | None:
         if entry.measure != "accuracy" or is_calibrated(entry.method):
             return None
-        return self._figure(entry, [Source(entry.method + CALIBRATE, "corrected")])
+        return self._figure(entry, [FigureSource(entry.method + CALIBRATE, "corrected")])
 
-    def _figure(self, entry: Entry, places: Sequence[Source]) -> Figure | None:
+    def _figure(self, entry: PaperEntry, places: Sequence[FigureSource]) -> SeedMean | None:
         values: dict[int, tuple[float, bool]] = {}
         for place in places:
             for seed, kept in self._runs(entry.cell, place.method).items():
@@ -117,30 +127,30 @@ class Shelf:
         if not values:
             return None
         ordered = [values[seed] for seed in sorted(values)]
-        return Figure(tuple(v for v, _ in ordered), held_back=any(held for _, held in ordered))
+        return SeedMean(tuple(v for v, _ in ordered), held_back=any(held for _, held in ordered))
 
     def _runs(self, cell: Cell, method: str) -> dict[int, Record]:
-        return self.found.get((_expected(self.make, self.overrides, cell, method), method), {})
+        return self.by_setting.get((_expected(self.quick, self.overrides, cell, method), method), {})
 
 
-def with_other_forms(lines: Sequence[Line], shelf: Shelf) -> list[Line]:
-    """Return lines, those that were run with other forms of the correction followed by these."""
-    return [shown for line in lines for shown in (line, *other_forms(line, shelf).values())]
+def with_other_forms(rows: Sequence[TableRow], index: RecordIndex) -> list[TableRow]:
+    """Return rows, those that were run with other forms of the correction followed by these."""
+    return [shown for row in rows for shown in (row, *other_forms(row, index).values())]
 
 
-def other_forms(line: Line, shelf: Shelf) -> dict[str, Line]:
-    """Return a line with each other form of the correction that it was run with; one without correction has none."""
-    entry = line.entry
+def other_forms(row: TableRow, index: RecordIndex) -> dict[str, TableRow]:
+    """Return a row with each other form of the correction that it was run with; one without correction has none."""
+    entry = row.entry
     if not {"feat", "egc"} & set(entry.method.split("+")):
         return {}
     found = {
-        form: shelf.with_settings(changes).line(replace(entry, label=f"{entry.label}, {form}"))
+        form: index.with_settings(changes).row(replace(entry, label=f"{entry.label}, {form}"))
         for form, changes in OTHER_FORMS.items()
     }
     return {form: other for form, other in found.items() if other.ours or other.calibrated}
 
 
-def read(kept: Record, entry: Entry, place: Source) -> float | None:
+def read(kept: Record, entry: PaperEntry, place: FigureSource) -> float | None:
     """Return what a record says about an entry."""
     if entry.measure == "numbers sent":
         return None if place.held_back else numbers_sent(kept)
@@ -168,11 +178,11 @@ def unread_grids(method: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=4096)
-def _expected(make: MakeExperiment, overrides: tuple[str, ...], cell: Cell, method: str) -> str:
-    return setting_of(parse_config(make(cell, method), overrides, where="--set"))
+def _expected(quick: bool, overrides: tuple[str, ...], cell: Cell, method: str) -> str:
+    return setting_of(parse_config(settings(cell, method, quick=quick), overrides, where="--set"))
 
 
-def _difference(figure: Figure | None, entry: Entry) -> float | None:
+def _difference(figure: SeedMean | None, entry: PaperEntry) -> float | None:
     if figure is None or entry.published is None:
         return None
     return round(figure.mean - entry.published.mean, 8)  # what is beyond comes from the arithmetic
