@@ -71,14 +71,14 @@ def toy_config(method: str, **changes: Any) -> Config:
     return make_config(toy_table(method=method, **changes))
 
 
-def hand_dealt(labels: np.ndarray, dealt: list[list[list[int]]]) -> Scenario:
-    """A scenario with explicit sample indices: dealt[task][client]."""
-    clients = len(dealt[0])
-    tasks = len(dealt)
+def scenario_from(labels: np.ndarray, samples: list[list[list[int]]]) -> Scenario:
+    """A scenario with explicit sample indices: samples[task][client]."""
+    clients = len(samples[0])
+    tasks = len(samples)
     per_task = NUM_CLASSES // tasks
     splits = tuple(
         Split.of(np.array([i for c in task for i in c], dtype=np.int64), np.array([len(c) for c in task]))
-        for task in dealt
+        for task in samples
     )
     return Scenario(
         class_order=tuple(range(NUM_CLASSES)),

@@ -20,7 +20,7 @@ from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods
 from fedfeat.runs.experiment import Experiment, resume, start
 from fedfeat.runs.folder import RunFolder
-from toy import NUM_CLASSES, PER_CLASS, hand_dealt, toy_config, toy_dataset, untimed, write_toy
+from toy import NUM_CLASSES, PER_CLASS, scenario_from, toy_config, toy_dataset, untimed, write_toy
 
 # What every client sends; anything else must be declared by the method, in words.
 ALWAYS = {"weights", "samples"}
@@ -234,7 +234,7 @@ def _dealt() -> list[list[list[int]]]:
 
 def test_odd_clients(method: str, tmp_path: Path) -> None:
     dataset = toy_dataset()
-    scenario = hand_dealt(dataset.train_labels, _dealt())
+    scenario = scenario_from(dataset.train_labels, _dealt())
     config = toy_config(method, scenario={"clients": 4, "min_samples": 0})
     experiment = Experiment(config, dataset, scenario)
     result = experiment.run(RunFolder.create(tmp_path / "run", config, {}), Progress(), ())
@@ -273,7 +273,7 @@ def test_a_client_that_drops_out_is_left_out(method: str, tmp_path: Path) -> Non
 def test_a_round_in_which_nobody_has_data_changes_nothing(method: str, tmp_path: Path) -> None:
     dataset = toy_dataset()
     nothing: list[list[list[int]]] = [[[], []]] * 3
-    scenario = hand_dealt(dataset.train_labels, nothing)
+    scenario = scenario_from(dataset.train_labels, nothing)
     config = toy_config(method, scenario={"clients": 2, "min_samples": 0})
     experiment = Experiment(config, dataset, scenario)
     before = Experiment(config, dataset, scenario).engine.begin_task(0)

@@ -18,7 +18,7 @@ from fedfeat.core.errors import ConfigError, DataError
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.data.dataset import fingerprint
 from fedfeat.data.owned import class_digests, held_classes, hold_back, metadata_only, read_own
-from fedfeat.scenario.named import named_classes, named_scenario
+from fedfeat.scenario.build import named_classes, named_scenario
 
 NAMES = ("cat", "dog", "ship")
 GREY = DataSettings(name="owned", image_shape=(8, 8, 1))

@@ -24,7 +24,7 @@ from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
-from toy import hand_dealt, toy_config, toy_dataset
+from toy import scenario_from, toy_config, toy_dataset
 
 TOLERANCE = 1e-4
 NEAR = TOLERANCE if torch.cuda.is_available() else 1e-5
@@ -73,15 +73,15 @@ class WatchedEngine(TogetherEngine):
 
 
 def make_engine(method: str, *, device: str = "cpu", together: int = 50, **changes: Any) -> InProcessEngine:
-    """An engine in its first task with hand-dealt clients."""
+    """An engine in its first task with clients of given sizes."""
     changes["train"] = {"batch": 7, **changes.get("train", {})}
     config = toy_config(method, engine={"device": device, "together": together}, **changes)
-    start, dealt = 0, []
+    start, first = 0, []
     for size in SIZES:
-        dealt.append(list(range(start, start + size)))
+        first.append(list(range(start, start + size)))
         start += size
     second = [[72 + i for i in range(k, k + 9)] for k in range(0, 54, 9)]
-    scenario = hand_dealt(DATA.train_labels, [dealt, second])
+    scenario = scenario_from(DATA.train_labels, [first, second])
     engine = InProcessEngine(config, DATA, scenario, config.build_method())
     engine.begin_task(0)
     return engine
@@ -192,7 +192,7 @@ def test_resnet_agrees_too() -> None:
         test_images=DATA.test_images.repeat(2, axis=1).repeat(2, axis=2),
     )
     config = toy_config("finetune", model={"name": "resnet18"}, train={"batch": 2, "local_epochs": 1})
-    scenario = hand_dealt(DATA.train_labels, [[[0, 30], [5, 31, 40]], [[80], [81]]])
+    scenario = scenario_from(DATA.train_labels, [[[0, 30], [5, 31, 40]], [[80], [81]]])
     for convolutions in ("grouped", "products"):
         engine = InProcessEngine(config, larger, scenario, config.build_method())
         engine.begin_task(0)

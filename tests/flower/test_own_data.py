@@ -36,7 +36,7 @@ from fedfeat.methods.fedcbdr.masking import row_mask, shared_rotation
 from fedfeat.runs.experiment import Experiment, Result, start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
-from fedfeat.scenario.named import named_classes
+from fedfeat.scenario.build import named_classes
 
 CLASSES = [name for task in TASKS for name in task]
 SCALARS = {"samples", "loss.ce", "loss.tts", "loss.gsa", "loss.first_epoch", "prior_head", "prior_tail", "num_tail"}

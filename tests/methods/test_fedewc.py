@@ -13,7 +13,7 @@ from fedfeat.federation.progress import Progress
 from fedfeat.methods.fedewc import FISHER, FedEWCSettings, blend, ewc_pull, fisher_diagonal, weighted_average
 from fedfeat.models import as_vector
 from fedfeat.runs.experiment import Experiment
-from toy import PER_CLASS, hand_dealt, toy_config, toy_dataset
+from toy import PER_CLASS, scenario_from, toy_config, toy_dataset
 from toy_runs import extra_traffic, run_toy, trainable_bytes
 
 PROPERTY = settings(max_examples=30, deadline=None, derandomize=True)
@@ -155,7 +155,7 @@ def test_a_task_without_data_leaves_the_old_diagonal_in_todays_layout(engine):
     end_task(engine, progress)
     first = progress.shared[FISHER]
     engine.begin_task(1, engine.model.vector.clone())
-    engine.scenario = hand_dealt(engine.scenario.labels, [[[], [], []]] * 3)
+    engine.scenario = scenario_from(engine.scenario.labels, [[[], [], []]] * 3)
     end_task(engine, progress)
     assert torch.equal(progress.shared[FISHER], engine.model.widened(first, 2))
 

@@ -14,7 +14,7 @@ from fedfeat.methods.fedssi import (
 )
 from fedfeat.models import as_vector
 from fedfeat.runs.experiment import Experiment
-from toy import PER_CLASS, hand_dealt, toy_config, toy_dataset
+from toy import PER_CLASS, scenario_from, toy_config, toy_dataset
 from toy_runs import extra_traffic, run_toy
 
 PROPERTY = settings(max_examples=30, deadline=None, derandomize=True)
@@ -148,7 +148,7 @@ def test_importances_add_up_over_tasks_and_missed_tasks():
     dataset = toy_dataset()
     squares = [[list(range(c * PER_CLASS, c * PER_CLASS + 9))] for c in (0, 2, 4)]
     squares[1] = [[]]
-    scenario = hand_dealt(dataset.train_labels, squares)
+    scenario = scenario_from(dataset.train_labels, squares)
     config = toy_config("fedssi", scenario={"clients": 1, "min_samples": 0})
     engine = Experiment(config, dataset, scenario).engine
     kept = []

@@ -18,7 +18,7 @@ from fedfeat.methods.nearest_mean import MEANS, NearestMean, joined_means, mean_
 from fedfeat.models import Outputs
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
-from toy import hand_dealt, toy_config, toy_dataset
+from toy import scenario_from, toy_config, toy_dataset
 
 ROOT_HALF = math.sqrt(0.5)
 
@@ -36,7 +36,7 @@ def test_long_features_count_no_more_than_short_ones() -> None:
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 1000), cut=st.integers(0, 12))
-def test_means_do_not_depend_on_how_samples_are_dealt_to_clients(seed: int, cut: int) -> None:
+def test_means_do_not_depend_on_the_partition(seed: int, cut: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     x, y = torch.randn(12, 4, generator=generator), torch.randint(0, 3, (12,), generator=generator)
     whole = unit_sums([x], y, 3)
@@ -103,9 +103,9 @@ def test_both_accuracies_are_reported(tmp_path: Path) -> None:
 def test_clients_that_hold_nothing_send_nothing(tmp_path: Path) -> None:
     dataset = toy_dataset()
     own = [list(range(c * 24, c * 24 + 24)) for c in range(6)]
-    dealt = [[own[0] + own[1], []], [own[2] + own[3], []], [own[4] + own[5], []]]
+    samples = [[own[0] + own[1], []], [own[2] + own[3], []], [own[4] + own[5], []]]
     config = toy_config("replay+ncm", scenario={"clients": 2, "min_samples": 0})
-    experiment = Experiment(config, dataset, hand_dealt(dataset.train_labels, dealt))
+    experiment = Experiment(config, dataset, scenario_from(dataset.train_labels, samples))
     progress = Progress()
     result = experiment.run(RunFolder.create(tmp_path / "run", config, {}), progress, ())
     assert result["traffic"]["up/class_sums/class_counts"] == 8 * (2 + 4 + 6), "one client of two"

@@ -98,7 +98,7 @@ def test_a_split_that_already_satisfies_is_not_redrawn(make):
 
 @pytest.mark.parametrize(("clients", "min_samples"), [(500, 1), (5, 80)])
 def test_an_impossible_demand_is_one_sentence_with_a_remedy(make, clients, min_samples, monkeypatch):
-    monkeypatch.setattr(building, "MAX_DRAWS", 20)
+    monkeypatch.setattr(building, "MAX_ATTEMPTS", 20)
     with pytest.raises(ConfigError) as caught:
         make(clients=clients, min_samples=min_samples)
     text = str(caught.value)

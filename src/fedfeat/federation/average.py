@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from fedfeat.core.payload import Payload, number_of, tensor_of
-from fedfeat.scenario.record import MAX_LISTED_CLIENTS
+from fedfeat.scenario.scenario import MAX_LISTED_CLIENTS
 
 
 @dataclass(frozen=True)

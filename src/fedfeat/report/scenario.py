@@ -15,8 +15,7 @@ from rich.text import Text
 
 from fedfeat.report.figures import drawing, short
 from fedfeat.scenario.partition import Ids
-from fedfeat.scenario.record import names_in_order, spread
-from fedfeat.scenario.scenario import Scenario
+from fedfeat.scenario.scenario import Scenario, names_in_order, spread
 
 MAX_CLIENT_ROWS = 20
 TASKS_PER_TABLE = 5

@@ -26,7 +26,7 @@ from fedfeat.runs.identity import deciding_settings, refuse_other_run
 from fedfeat.runs.model_file import CARD, ModelCard, write_model
 from fedfeat.runs.trackers.tracked import tracked
 from fedfeat.scenario import Scenario, build_scenario
-from fedfeat.scenario.named import named_classes, named_scenario
+from fedfeat.scenario.build import named_classes, named_scenario
 
 Result = dict[str, Any]
 

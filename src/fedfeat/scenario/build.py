@@ -1,6 +1,13 @@
-"""Builds a scenario from the labels of a data set; every draw has its own address."""
+"""Builds a scenario: from the labels of a data set, or from class names where clients hold images of their own.
+
+Every random draw has its own address. In a federation of owners the server lists which classes arrive when; how many
+images there are, and where, is known to their owners only.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,13 +17,12 @@ from fedfeat.core.rng import rng_at
 from fedfeat.scenario.partition import Generator, Ids, Split, dirichlet, iid, shards, shuffle_within
 from fedfeat.scenario.scenario import Scenario
 from fedfeat.scenario.settings import ScenarioSettings
-from fedfeat.scenario.tasks import class_order, legacy_generator, task_ranges
 
-MAX_DRAWS = 1000
+MAX_ATTEMPTS = 1000
 
 
 def build_scenario(train_labels: ArrayLike, num_classes: int, settings: ScenarioSettings, seed: int) -> Scenario:
-    """Deal a data set's training samples to tasks and clients; ``seed`` counts unless the settings bring their own."""
+    """Partition training samples over tasks and clients; ``seed`` counts unless the settings bring their own."""
     seed = seed if settings.seed is None else settings.seed
     labels = np.asarray(train_labels, dtype=np.int64)
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
@@ -44,7 +50,7 @@ def partition_task(classes: list[Ids], clients: int, settings: ScenarioSettings,
     rng: Generator = legacy_generator(seed) if legacy else rng_at(seed, "partition", task)
     total = sum(map(len, classes))
     if total >= clients * settings.min_samples:
-        for _ in range(MAX_DRAWS):
+        for _ in range(MAX_ATTEMPTS):
             split = _draw(classes, clients, rng, settings)
             if split.sizes.min() >= settings.min_samples:
                 return shuffle_within(split, rng)
@@ -79,3 +85,81 @@ def _for_all_clients(split: Split, present: Ids, settings: ScenarioSettings) -> 
     for array in (widened.indices, widened.offsets, present):
         array.setflags(write=False)
     return widened
+
+
+def task_ranges(num_classes: int, tasks: int) -> tuple[range, ...]:
+    """Return the internal class ids of each task: an even share rounded down, and the rest in the last task."""
+    if not 1 <= tasks <= num_classes:
+        raise ConfigError(
+            f"scenario.tasks is {tasks} but the data set has {num_classes} classes; "
+            f"choose between 1 and {num_classes} tasks"
+        )
+    share = num_classes // tasks
+    return consecutive([*[share] * (tasks - 1), num_classes - share * (tasks - 1)])
+
+
+def consecutive(sizes: Iterable[int]) -> tuple[range, ...]:
+    """Return one range after the other: classes are numbered in order of arrival."""
+    return tuple(range(start, stop) for start, stop in pairwise(accumulate(sizes, initial=0)))
+
+
+def class_order(num_classes: int, order: str | tuple[int, ...], seed: int) -> tuple[int, ...]:
+    """Return the data-set label of each class in order of arrival."""
+    if order == "natural":
+        return tuple(range(num_classes))
+    if order == "seeded":
+        return tuple(rng_at(seed, "class order").permutation(num_classes).tolist())
+    if order == "legacy":
+        return tuple(legacy_generator(seed).permutation(num_classes).tolist())
+    if sorted(order) != list(range(num_classes)):
+        raise ConfigError(
+            f"scenario.class_order must list each of the data set's labels 0 to {num_classes - 1} once, "
+            f"got {len(order)} entries that do not"
+        )
+    return tuple(int(label) for label in order)
+
+
+def legacy_generator(seed: int) -> np.random.RandomState:
+    """Return NumPy's legacy generator, whose stream the published code was run with."""
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"seed {seed} does not fit the legacy generator; choose one from 0 to {2**32 - 1}")
+    return np.random.RandomState(seed)
+
+
+class OwnSplit(Split):
+    """What an owner holds of a task; the same whichever of the federation's clients the owner is."""
+
+    def __getitem__(self, client: int) -> Ids:
+        return self.indices
+
+    @property
+    def sizes(self) -> Ids:
+        """Samples per client, as if each were this one."""
+        return np.full(len(self), len(self.indices), dtype=np.int64)
+
+
+def named_classes(settings: ScenarioSettings) -> tuple[str, ...]:
+    """Return all class names in order of arrival."""
+    return tuple(name for task in settings.task_names or () for name in task)
+
+
+def named_scenario(settings: ScenarioSettings, seed: int, own_labels: ArrayLike | None = None) -> Scenario:
+    """Return the scenario as the server sees it, without a sample, or as the owner of samples with labels does."""
+    assert settings.task_names is not None, "checked with the configuration"
+    classes = consecutive(map(len, settings.task_names))
+    labels = np.asarray([] if own_labels is None else own_labels, dtype=np.int64)
+    first_tasks = settings.first_tasks()
+    return Scenario(
+        class_order=tuple(range(classes[-1].stop)),
+        task_classes=classes,
+        settings=settings,
+        seed=seed if settings.seed is None else settings.seed,
+        labels=labels,
+        present_clients=tuple(np.flatnonzero(first_tasks <= task) for task in range(len(classes))),
+        splits=tuple(_split(labels, task, settings.clients, owner=own_labels is not None) for task in classes),
+    )
+
+
+def _split(labels: Ids, classes: range, clients: int, *, owner: bool) -> Split:
+    members = np.flatnonzero((labels >= classes.start) & (labels < classes.stop))
+    return (OwnSplit if owner else Split)(members, np.zeros(clients + 1, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""How one task's samples are dealt to clients: capped and plain Dirichlet, IID, shards.
+"""How one task's samples are partitioned over clients: capped and plain Dirichlet, IID, shards.
 
 A partitioner takes the task's sample indices class by class and a generator, NumPy's modern or legacy one,
 and returns a ``Split``. All work on arrays over clients, so ten thousand clients cost little more than ten.
@@ -46,7 +46,7 @@ class Split:
 
 
 def dirichlet(classes: Sequence[Ids], clients: int, rng: Generator, beta: float, capped: bool = True) -> Split:
-    """Deal each class by proportions drawn from a symmetric Dirichlet distribution.
+    """Partition each class by proportions drawn from a symmetric Dirichlet distribution.
 
     With ``capped``, a client that already holds an even share of the task gets nothing of the next class,
     which keeps every client within one class of the even share. The order of draws (class by class: shuffle,
@@ -54,25 +54,26 @@ def dirichlet(classes: Sequence[Ids], clients: int, rng: Generator, beta: float,
     """
     even_share = sum(map(len, classes)) / clients
     sizes = np.zeros(clients, dtype=np.int64)
-    shuffled, dealt = [], []
+    shuffled, counts = [], []
     for members in classes:
         shuffled.append(members.copy())
         rng.shuffle(shuffled[-1])
         proportions = rng.dirichlet(np.full(clients, beta))
         if capped:
             proportions = proportions * (sizes < even_share)
-        dealt.append(_cut(proportions, len(members), sizes))
-        sizes += dealt[-1]
-    return _gather(shuffled, dealt, clients)
+        counts.append(_cut(proportions, len(members), sizes))
+        sizes += counts[-1]
+    owners = np.concatenate([np.repeat(np.arange(clients), of_class) for of_class in counts])
+    return _by_owner(np.concatenate(shuffled), owners, clients)
 
 
 def iid(classes: Sequence[Ids], clients: int, rng: Generator) -> Split:
-    """Deal all samples at random into parts whose sizes differ by at most one."""
+    """Partition all samples at random into parts whose sizes differ by at most one."""
     return Split.of(rng.permutation(np.concatenate(classes)), even_sizes(sum(map(len, classes)), clients))
 
 
 def shards(classes: Sequence[Ids], clients: int, rng: Generator, per_client: int) -> Split:
-    """Cut the samples, sorted by class, into equal shards and deal each client ``per_client`` random ones."""
+    """Cut the samples, sorted by class, into equal shards and give each client ``per_client`` random ones."""
     shuffled = [rng.permutation(members) for members in classes]
     sizes = even_sizes(sum(map(len, classes)), clients * per_client)
     owners = np.repeat(rng.permutation(len(sizes)) % clients, sizes)
@@ -100,11 +101,6 @@ def _cut(proportions: NDArray[np.float64], total: int, sizes: Ids) -> Ids:
         return np.where(np.arange(len(sizes)) == sizes.argmin(), total, 0)
     cuts = (np.cumsum(proportions / mass) * total).astype(np.int64)
     return np.diff(cuts[:-1], prepend=0, append=total)
-
-
-def _gather(classes: Sequence[Ids], dealt: Sequence[Ids], clients: int) -> Split:
-    owners = np.concatenate([np.repeat(np.arange(clients), counts) for counts in dealt])
-    return _by_owner(np.concatenate(classes), owners, clients)
 
 
 def _by_owner(indices: Ids, owners: Ids, clients: int) -> Split:

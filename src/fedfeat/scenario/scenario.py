@@ -15,8 +15,9 @@ from numpy.typing import ArrayLike
 
 from fedfeat.core.rng import rng_at
 from fedfeat.scenario.partition import Ids, Split, even_sizes
-from fedfeat.scenario.record import scenario_record
 from fedfeat.scenario.settings import ScenarioSettings
+
+MAX_LISTED_CLIENTS = 200  # in scenario.json; of more only a summary is written
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,5 +100,46 @@ class Scenario:
         return quotas
 
     def to_json(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Return what ``scenario.json`` holds; see ``fedfeat.scenario.record``."""
-        return scenario_record(self, class_names)
+        """Return what ``scenario.json`` holds: class order and, per task, who holds how much of what."""
+        names = names_in_order(self, class_names)
+        return {
+            "seed": self.seed,
+            "settings": self.settings.model_dump(mode="json"),
+            "num_clients": self.num_clients,
+            "class_order": [{"id": i, "label": label, "name": names[i]} for i, label in enumerate(self.class_order)],
+            "tasks": [_task_record(self, task, names) for task in range(self.num_tasks)],
+        }
+
+
+def names_in_order(scenario: Scenario, class_names: Sequence[str] | None) -> list[str]:
+    """Return the name of each internal class; without names, its data-set label."""
+    return [str(label) if class_names is None else str(class_names[label]) for label in scenario.class_order]
+
+
+def spread(values: Ids) -> dict[str, float]:
+    """Return the smallest, middle and largest of some numbers."""
+    return {"min": int(values.min()), "median": float(np.median(values)), "max": int(values.max())}
+
+
+def _task_record(scenario: Scenario, task: int, names: list[str]) -> dict[str, Any]:
+    classes, here = scenario.task_classes[task], scenario.present(task)
+    counts = scenario.counts(task)[here, classes.start : classes.stop]
+    record: dict[str, Any] = {
+        "task": task + 1,
+        "classes": [names[c] for c in classes],
+        "present": len(here),
+        "participants_per_round": scenario.participants_per_round(task),
+        "exemplars_per_client": spread(scenario.quotas(task)[here]),
+    }
+    if scenario.settings.task_names is not None:
+        return record  # only the owners of the images know how many there are
+    record |= {
+        "samples": int(counts.sum()),
+        "samples_per_class": counts.sum(axis=0).tolist(),
+        "samples_per_client": spread(counts.sum(axis=1)),
+        "classes_per_client": spread((counts > 0).sum(axis=1)),
+    }
+    if scenario.num_clients <= MAX_LISTED_CLIENTS:
+        rows = counts.tolist()
+        record["clients"] = [{"client": int(k), "counts": row} for k, row in zip(here, rows, strict=True)]
+    return record

@@ -15,7 +15,7 @@ from fedfeat.core.settings import Settings
 class ScenarioSettings(Settings):
     """Who sees what, and when."""
 
-    tasks: int = Field(default=5, ge=1, description="number of tasks the classes are dealt into")
+    tasks: int = Field(default=5, ge=1, description="number of tasks that the classes are split into")
     clients: int = Field(default=5, ge=1, description="number of registered clients; their ids start at 0")
     task_names: tuple[tuple[str, ...], ...] | None = Field(
         default=None,
@@ -28,7 +28,7 @@ class ScenarioSettings(Settings):
     )
     partition: Literal["dirichlet", "plain_dirichlet", "iid", "shards"] = Field(
         default="dirichlet",
-        description="how a task's samples are dealt to clients; 'dirichlet' stops feeding a client that "
+        description="how a task's samples are partitioned over clients; 'dirichlet' stops feeding a client that "
         "already holds its even share, 'plain_dirichlet' does not",
     )
     beta: float = Field(default=0.5, gt=0, description="Dirichlet concentration: smaller means stronger label skew")

@@ -15,7 +15,7 @@ from fedfeat.data import Dataset, load_dataset
 from fedfeat.data.owned import class_digests, read_own
 from fedfeat.data.settings import OWNED
 from fedfeat.scenario import Scenario, build_scenario
-from fedfeat.scenario.named import named_classes, named_scenario
+from fedfeat.scenario.build import named_classes, named_scenario
 
 
 @dataclass(frozen=True)
