@@ -85,17 +85,21 @@ class Config(Settings):
 def load_config(path: Path, overrides: Sequence[str] = (), plugins: Sequence[Path] = ()) -> Config:
     """Read a TOML file (or the name of a preset), add plugins and apply ``a.b=c`` overrides."""
     if path.is_file():
-        try:
-            table: Table = tomllib.loads(path.read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path}: not a valid TOML file ({error})") from error
-        return make_config(_with_plugins(table, plugins), overrides, where=str(path), folder=path.parent)
+        return make_config(_with_plugins(read_toml(path), plugins), overrides, where=str(path), folder=path.parent)
     if str(path) in PRESETS:
         return make_config(_with_plugins(PRESETS[str(path)].table(), plugins), overrides, where=f"preset {path}")
     raise ConfigError(
         f"{path}: no such configuration file, and no preset of that name; {nearest(str(path), PRESETS)} "
         "(fedfeat list presets shows them)"
     )
+
+
+def read_toml(path: Path) -> Table:
+    """Read a file; one that is not TOML is refused in one sentence."""
+    try:
+        return tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not a valid TOML file ({error})") from error
 
 
 def make_config(
@@ -140,24 +144,25 @@ def parse_config(
     """Check the settings alone: their method is not built, so what it would read need not be on this machine."""
     merged = with_new_names(table, where=where)
     for override in overrides:
-        merged = _merge(merged, with_new_names(parse_override(override), where="--set"))
+        merged = merge(merged, with_new_names(parse_override(override), where="--set"))
     load_installed(reserved=Config.model_fields)
     if _is_list_of_strings(merged.get("plugins")):
         merged["plugins"] = load_plugins(merged["plugins"], folder or Path(), reserved=Config.model_fields)
     problems: list[str] = []
     tables = settings_tables()
-    parts = {k: _checked(tables[k], merged.pop(k), where, problems, [k]) for k in tables if k in merged}
-    config = _checked(Config, {**merged, "parts": {k: v for k, v in parts.items() if v}}, where, problems, [])
+    parts = {k: check_table(tables[k], merged.pop(k), where, problems, k) for k in tables if k in merged}
+    config = check_table(Config, {**merged, "parts": {k: v for k, v in parts.items() if v}}, where, problems)
     if problems or config is None:
         raise ConfigError("; ".join(problems))
     return config
 
 
-def _checked(model: type[S], table: Any, where: str, problems: list[str], path: list[str]) -> S | None:
+def check_table(model: type[S], table: Any, where: str, problems: list[str], name: str = "") -> S | None:
+    """Return a table's settings; what is wrong with them is added to ``problems``, a sentence each."""
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        problems += [_sentence(where, e, path) for e in error.errors()]
+        problems += [_sentence(where, e, model, name) for e in error.errors()]
         return None
 
 
@@ -181,11 +186,22 @@ def parse_override(text: str) -> Table:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         parsed = value
-    table: Any = parsed
-    for name in reversed(key.strip().split(".")):
-        table = {name: table}
-    result: Table = table
-    return result
+    return nested(key.strip(), parsed)
+
+
+def nested(key: str, value: Any) -> Table:
+    """Return the tables around one value: ``{"train": {"lr": 0.1}}`` for ``train.lr``."""
+    name, _, rest = key.partition(".")
+    return {name: nested(rest, value) if rest else value}
+
+
+def merge(a: Mapping[str, Any], b: Mapping[str, Any]) -> Table:
+    """Return nested tables with those of ``b`` on top."""
+    merged = dict(a)
+    for key, value in b.items():
+        old = merged.get(key)
+        merged[key] = merge(old if isinstance(old, dict) else {}, value) if isinstance(value, Mapping) else value
+    return merged
 
 
 def differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -200,21 +216,12 @@ def differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "")
     return keys
 
 
-def _merge(a: Mapping[str, Any], b: Mapping[str, Any]) -> Table:
-    merged = dict(a)
-    for key, value in b.items():
-        old = merged.get(key)
-        merged[key] = _merge(old if isinstance(old, dict) else {}, value) if isinstance(value, Mapping) else value
-    return merged
-
-
-def _sentence(where: str, error: Any, prefix: list[str]) -> str:
+def _sentence(where: str, error: Any, model: type[Settings], table: str) -> str:
     """Say in one clause which key is wrong, what was expected and what came."""
-    path = prefix + [str(p) for p in error["loc"]]
-    name = ".".join(path) or "configuration"
+    path = [str(p) for p in error["loc"]]
+    name = ".".join([table, *path] if table else path) or "configuration"
     if error["type"] == "extra_forbidden":
-        known = _known_keys(path[:-1])
-        return f"{where}: unknown key {name!r}; {nearest(path[-1], known)}"
+        return f"{where}: unknown key {name!r}; {nearest(path[-1], _known_keys(model, path[:-1]))}"
     message = error["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     came = error.get("input")
@@ -222,17 +229,12 @@ def _sentence(where: str, error: Any, prefix: list[str]) -> str:
     return f"{where}: {name}: {message}{shown}"
 
 
-def _known_keys(path: list[str]) -> list[str]:
-    """Return the keys that a table of the configuration may have."""
-    model: Any = Config
-    tables = settings_tables()
-    for depth, name in enumerate(path):
-        if depth == 0 and name in tables:
-            model = tables[name]
-        else:
-            field = model.model_fields.get(name)
-            model = field.annotation if field is not None else None
+def _known_keys(model: Any, path: Sequence[str]) -> list[str]:
+    """Return the keys that a table of some settings may have."""
+    for name in path:
+        field = model.model_fields.get(name)
+        model = None if field is None else field.annotation
         if not (isinstance(model, type) and issubclass(model, Settings)):
             return []
-    keys = [f.alias or k for k, f in model.model_fields.items() if k != "parts"]
-    return [*keys, *tables] if not path else keys
+    keys = [field.alias or name for name, field in model.model_fields.items() if name != "parts"]
+    return [*keys, *settings_tables()] if model is Config else keys

@@ -17,7 +17,16 @@ from fedfeat.runs.identity import deciding_settings
 __all__ = ["Group", "Run", "Spread", "SummaryRow", "find_runs", "group_runs", "read_run", "summary_rows"]
 
 MAX_LABEL_KEYS = 2
-MEGABYTE = 1e6
+MEASURES = (
+    "final_accuracy",
+    "final_accuracy_uncorrected",
+    "average_incremental_accuracy",
+    "forgetting",
+    "backward_transfer",
+    "megabytes_up",
+    "megabytes_down",
+    "images_per_second",
+)
 
 
 def find_runs(dirs: Iterable[Path]) -> list[Run]:
@@ -45,6 +54,25 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
+class Spread:
+    """Mean and sample standard deviation (n - 1) over seeds; one seed has no deviation."""
+
+    mean: float
+    std: float | None
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread | None:
+        """Return the spread of some values, None of none."""
+        if not values:
+            return None
+        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
+
+    def text(self, digits: int = 2) -> str:
+        """Return ``91.46 ± 1.02``."""
+        return f"{self.mean:.{digits}f}" + ("" if self.std is None else f" ± {self.std:.{digits}f}")
+
+
+@dataclass(frozen=True)
 class Group:
     """Runs that differ in the seed alone."""
 
@@ -67,6 +95,10 @@ class Group:
     def has_correction(self) -> bool:
         """Whether the correction changes anything in any run."""
         return any(run.has_correction for run in self.shown)
+
+    def spread(self, measure: str) -> Spread | None:
+        """Return mean and deviation of a measure of finished runs, such as ``forgetting``."""
+        return Spread.of([getattr(run.result, measure) for run in self.shown if run.result])
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
@@ -134,25 +166,6 @@ def _unique(label: str, taken: list[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Spread:
-    """Mean and sample standard deviation (n - 1) over seeds; one seed has no deviation."""
-
-    mean: float
-    std: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread | None:
-        """Return the spread of some values, None of none."""
-        if not values:
-            return None
-        return cls(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
-
-    def text(self, digits: int = 2) -> str:
-        """Return ``91.46 ± 1.02``."""
-        return f"{self.mean:.{digits}f}" + ("" if self.std is None else f" ± {self.std:.{digits}f}")
-
-
-@dataclass(frozen=True)
 class SummaryRow:
     """One line of the comparison; a spread is None where no run of the group has finished."""
 
@@ -178,23 +191,14 @@ def summary_rows(runs: Sequence[Run]) -> list[SummaryRow]:
 
 
 def _row(group: Group) -> SummaryRow:
-    done = [(run, run.result) for run in group.shown if run.result]
-    results = [result for _, result in done]
     return SummaryRow(
         label=group.label,
         method=group.runs[0].method,
         dataset=group.runs[0].dataset,
-        seeds=tuple(run.seed for run, _ in done),
+        seeds=tuple(run.seed for run in group.shown if run.finished),
         unfinished=sum(not run.finished for run in group.runs),
-        final_accuracy=Spread.of([r.final_accuracy for r in results]),
-        final_accuracy_uncorrected=Spread.of([r.final_accuracy_uncorrected for r in results]),
-        average_incremental_accuracy=Spread.of([r.average_incremental_accuracy for r in results]),
-        forgetting=Spread.of([r.forgetting for r in results]),
-        backward_transfer=Spread.of([r.backward_transfer for r in results]),
-        megabytes_up=Spread.of([r.bytes_up / MEGABYTE for r in results]),
-        megabytes_down=Spread.of([r.bytes_down / MEGABYTE for r in results]),
-        images_per_second=Spread.of([r.images_per_second for r in results]),
         group=group,
+        **{name: group.spread(name) for name in MEASURES},
     )
 
 

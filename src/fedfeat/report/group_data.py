@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.report.collect import MEGABYTE, Group, Spread
+from fedfeat.report.collect import Group, Spread
 from fedfeat.report.predictions import EGC, NONE, OWN, Prediction, own_label, predictions
-from fedfeat.report.records import EnergiesRecord, RoundRecord, ScenarioRecord, TaskRecord
+from fedfeat.report.records import MEGABYTE, RoundRecord, ScenarioRecord
 from fedfeat.report.run import Run
 from fedfeat.report.series import (
     Curve,
@@ -30,6 +30,7 @@ from fedfeat.report.series import (
 
 Data = dict[str, Any]
 MOST_PICTURE_BYTES = 1_000_000
+COSTS = ("megabytes_up", "megabytes_down", "images_per_second", "seconds")
 INSTEAD = {NONE: (NONE,), EGC: (EGC, OWN, NONE), OWN: (OWN, NONE)}
 
 
@@ -44,7 +45,7 @@ def group_data(group: Group) -> Data:
         "own": own_label(group.runs[0]),
         "predictions": {kind: _prediction([chosen(p, kind) for p in found]) for kind in kinds},
         "measures": {kind: _measures(group, kind) for kind in kinds} if group.finished else {},
-        "costs": _costs(group),
+        "costs": {name: pair(group.spread(name)) for name in COSTS},
         "rounds": _rounds(group),
         "traffic": _traffic(group),
     }
@@ -93,16 +94,6 @@ def pair(spread: Spread | None) -> list[float | None]:
     return [None if v is None else round(v, 4) for v in (spread.mean, spread.std)]
 
 
-def _costs(group: Group) -> Data:
-    results = [run.result for run in group.shown if run.result]
-    return {
-        "megabytes_up": pair(Spread.of([r.bytes_up / MEGABYTE for r in results])),
-        "megabytes_down": pair(Spread.of([r.bytes_down / MEGABYTE for r in results])),
-        "images_per_second": pair(Spread.of([r.images_per_second for r in results])),
-        "seconds": pair(Spread.of([r.seconds for r in results])),
-    }
-
-
 def _rounds(group: Group) -> Data:
     """Return curves over all rounds of all tasks, averaged over the seeds that reach so far."""
     runs = [run for run in group.runs if run.rounds]
@@ -147,15 +138,11 @@ def run_detail(run: Run) -> Data:
         "folder": str(run.path),
         "finished": run.finished,
         "confusion": {kind: p.confusion for kind, p in found.items() if p.confusion},
-        "energies": [_energies(task, task.energies) for task in run.tasks if task.energies],
+        "energies": [{"task": task.task, **task.energies.model_dump()} for task in run.tasks if task.energies],
         "clients": _client_accuracies(run.scenario, found) if run.scenario else {},
         "client_losses": client_losses(run),
         "pictures": pictures(run),
     }
-
-
-def _energies(task: TaskRecord, found: EnergiesRecord) -> Data:
-    return {"task": task.task, **found.model_dump()}
 
 
 def _client_accuracies(scenario: ScenarioRecord, found: dict[str, Prediction]) -> Data:

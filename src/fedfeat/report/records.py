@@ -12,6 +12,7 @@ def _finite_or_none(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) else None
 
 
+MEGABYTE = 1e6
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 FiniteOrNone = Annotated[float | None, AfterValidator(_finite_or_none)]
 Matrix = list[list[Finite]]
@@ -50,6 +51,16 @@ class ResultRecord(_Record):
     confusion_of_variants: dict[str, Confusion] = {}
     notes: list[str] = []
     config: dict[str, Any] = {}
+
+    @property
+    def megabytes_up(self) -> float:
+        """What all clients sent, in millions of bytes."""
+        return self.bytes_up / MEGABYTE
+
+    @property
+    def megabytes_down(self) -> float:
+        """What all clients received, in millions of bytes."""
+        return self.bytes_down / MEGABYTE
 
     @model_validator(mode="after")
     def _tasks_agree(self) -> ResultRecord:

@@ -97,18 +97,18 @@ class CheckpointFolder:
         """Return the server's side of the newest whole checkpoint; nothing is changed, so a run may be going on."""
         for folder in sorted(self._all(), reverse=True):
             with contextlib.suppress(OSError, ValueError, KeyError, SafetensorError):
-                manifest = self._manifest(folder, only=f"{folder.name}/")
+                manifest = self._manifest(folder, within=f"{folder.name}/")
                 return _read_progress(folder / "server.safetensors", manifest), manifest
         return None
 
-    def _manifest(self, folder: Path, only: str = "") -> dict[str, Any]:
-        """Return a manifest whose checksum, and those of the files that begin with ``only``, are right."""
+    def _manifest(self, folder: Path, within: str = "") -> dict[str, Any]:
+        """Return a manifest whose checksum, and those of the files that begin with ``within``, are right."""
         manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
         checksum = manifest.pop("checksum")
         if checksum != _digest(manifest):
             raise ValueError("the checksum of manifest.json does not match")
         for name, expected in manifest["files"].items():
-            if name.startswith(only) and sha256(self.folder / name) != expected:
+            if name.startswith(within) and sha256(self.folder / name) != expected:
                 raise ValueError(f"the checksum of {name} does not match")
         return manifest
 

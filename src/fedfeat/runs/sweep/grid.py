@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from fedfeat.config import Config, make_config
-from fedfeat.config.config import Table
+from fedfeat.config.config import Table, check_table, merge, nested, read_toml
 from fedfeat.config.presets import PRESETS
 from fedfeat.core.errors import ConfigError, nearest
 from fedfeat.core.settings import Settings, flatten
@@ -43,16 +42,16 @@ class SweepSettings(Settings):
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> list[Config]:
     """Read a sweep file and return its experiments, checked; mistakes show before anything runs."""
-    try:
-        table: Table = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file; give a TOML file with a table [sweep]") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a valid TOML file ({error})") from error
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; give a TOML file with a table [sweep]")
+    table = read_toml(path)
     if not isinstance(table.get("sweep"), dict):
         raise ConfigError(f"{path}: has no table [sweep] that says what to vary, such as methods, seeds or settings")
-    settings = _settings(table.pop("sweep"), path)
-    return _configs(settings, [*_base(settings, path), table], overrides, path)
+    problems: list[str] = []
+    settings = check_table(SweepSettings, table.pop("sweep"), str(path), problems, "sweep")
+    if settings is None:
+        raise ConfigError("; ".join(problems))
+    return _configs(settings, merge(_base(settings, path), table), overrides, path)
 
 
 def comparison_runs(config: Config, methods: str, seeds: str, out: Path) -> list[Planned]:
@@ -77,36 +76,20 @@ def comparison_runs(config: Config, methods: str, seeds: str, out: Path) -> list
     ]
 
 
-def _settings(table: Table, path: Path) -> SweepSettings:
-    try:
-        return SweepSettings.model_validate(table)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden":
-            raise ConfigError(
-                f"{path}: unknown key 'sweep.{name}'; {nearest(name, SweepSettings.model_fields)}"
-            ) from None
-        raise ConfigError(f"{path}: sweep.{name}: {first['msg'].lower()}, got {first['input']!r}") from None
-
-
-def _base(settings: SweepSettings, path: Path) -> list[Table]:
+def _base(settings: SweepSettings, path: Path) -> Table:
     if settings.base is None:
-        return []
+        return {}
     if settings.base in PRESETS:
-        return [PRESETS[settings.base].table()]
+        return PRESETS[settings.base].table()
     file = path.parent / settings.base
     if not file.is_file():
         raise ConfigError(
             f"{path}: sweep.base: {settings.base!r} is no preset and no file; {nearest(settings.base, PRESETS)}"
         )
-    try:
-        return [tomllib.loads(file.read_text())]
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file}: not a valid TOML file ({error})") from error
+    return read_toml(file)
 
 
-def _configs(settings: SweepSettings, tables: Sequence[Table], overrides: Sequence[str], path: Path) -> list[Config]:
+def _configs(settings: SweepSettings, table: Table, overrides: Sequence[str], path: Path) -> list[Config]:
     for key, name in LISTS.items():
         if key in settings.settings:
             raise ConfigError(f"{path}: sweep.settings: {key!r} does not belong here; write {name} = [...] in [sweep]")
@@ -120,32 +103,18 @@ def _configs(settings: SweepSettings, tables: Sequence[Table], overrides: Sequen
     for key, values in axes.items():
         if not values:
             raise ConfigError(f"{path}: sweep.settings: {key!r} has no values; give at least one")
-    merged: Table = {}
-    for table in tables:
-        merged = _merged(merged, table)
     points = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     return [
-        make_config(_with(merged, point), overrides, where=f"{path} at {_words(point)}", folder=path.parent)
+        make_config(_at(table, point), overrides, where=f"{path} at {_named(point)}", folder=path.parent)
         for point in points
     ]
 
 
-def _with(table: Table, point: dict[Key, Any]) -> Table:
+def _at(table: Table, point: dict[Key, Any]) -> Table:
     for key, value in point.items():
-        nested: Any = value
-        for name in reversed(key.split(".")):
-            nested = {name: nested}
-        table = _merged(table, nested)
+        table = merge(table, nested(key, value))
     return table
 
 
-def _merged(a: Table, b: Table) -> Table:
-    merged = dict(a)
-    for key, value in b.items():
-        old = merged.get(key)
-        merged[key] = _merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
-    return merged
-
-
-def _words(point: dict[Key, Any]) -> str:
+def _named(point: dict[Key, Any]) -> str:
     return ", ".join(f"{key} = {value}" for key, value in point.items()) or "its base"
