@@ -28,7 +28,7 @@ from fedfeat.data.dataset import Dataset
 from fedfeat.data.settings import DataSettings
 from fedfeat.engines.cuda.engine import CudaEngine
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.federation.counting import count
+from fedfeat.federation.evaluation import count
 from fedfeat.federation.progress import Progress
 from fedfeat.models import Outputs
 from fedfeat.models.backbones import ResNet18

@@ -8,7 +8,7 @@ from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.step import Known, Seen
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import Augmentation
-from fedfeat.federation.counting import count
+from fedfeat.federation.evaluation import count
 from fedfeat.models import Outputs
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedfeat.algorithm.tables import Tables
-from fedfeat.federation.metrics import class_accuracies
-from fedfeat.federation.summary import after_task, over_tasks
+from fedfeat.federation.metrics import after_task, class_accuracies, over_tasks
 
 TASKS = [range(0, 1), range(1, 3)]
 FIRST = Tables(np.array([[8]]), np.array([[8]]), {"other": np.array([[8]])})

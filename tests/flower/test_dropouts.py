@@ -14,7 +14,7 @@ from flwr.app import Error, Message
 from local_grid import NODE, LocalGrid, local_nodes
 
 from fedfeat.engines.flower.messages import from_records, to_records
-from fedfeat.federation.outcome import TooFewClients
+from fedfeat.federation.exchange import TooFewClients
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in

@@ -29,7 +29,7 @@ from fedfeat.engines.flower.messages import PROTOCOL, config_to_send, from_recor
 from fedfeat.engines.flower.screen import fault_of
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
-from fedfeat.federation.outcome import TooFewClients
+from fedfeat.federation.exchange import TooFewClients
 from fedfeat.methods import all_methods
 from fedfeat.methods.fedcbdr.leverage import LeverageChoice
 from fedfeat.methods.fedcbdr.masking import row_mask, shared_rotation

@@ -19,7 +19,7 @@ from fedfeat.engines.flower.client import ClientRun, ClientSettings, FederationC
 from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.codec import pack
 from fedfeat.engines.flower.messages import PROTOCOL, config_to_send, from_records
-from fedfeat.federation.outcome import TooFewClients
+from fedfeat.federation.exchange import TooFewClients
 from fedfeat.runs import deploy
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in

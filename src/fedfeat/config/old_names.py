@@ -38,6 +38,11 @@ MODULES = {
     "fedfeat.methods.losses": "fedfeat.algorithm.losses",
     "fedfeat.replay.rules": "fedfeat.methods.exemplar_rules",
     "fedfeat.evaluate.metrics": "fedfeat.federation.metrics",
+    "fedfeat.data.catalogue": "fedfeat.data.load",
+    "fedfeat.data.cifar_classes": "fedfeat.data.cifar",
+    "fedfeat.data.fit": "fedfeat.data.images",
+    "fedfeat.data.locate": "fedfeat.data.settings",
+    "fedfeat.data.statistics": "fedfeat.data.dataset",
     "fedfeat.experiment": "fedfeat.runs.experiment",
 }
 # Fields, methods and keywords; a dotted one only as it stands.

@@ -22,7 +22,7 @@ from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import Dataset
 from fedfeat.engines.frozen import FrozenNetworks
 from fedfeat.engines.vectorised import VectorisedClients
-from fedfeat.federation.counting import count
+from fedfeat.federation.evaluation import count
 from fedfeat.federation.training import LocalTraining
 from fedfeat.models import FlatModel, Network, build_network
 from fedfeat.scenario import Scenario

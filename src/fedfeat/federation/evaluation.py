@@ -1,4 +1,4 @@
-"""Evaluation where clients hold the test images: each counts on its own, and the server adds the tables up."""
+"""Evaluation is counting: confusion tables of a model on the test images somebody holds; tables of several add up."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from torch import Tensor
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.engine import Engine
-from fedfeat.algorithm.method import Op
+from fedfeat.algorithm.method import Method, Op
 from fedfeat.algorithm.sent import Sent
-from fedfeat.algorithm.step import Known
+from fedfeat.algorithm.step import Known, Seen
 from fedfeat.algorithm.tables import SAMPLES, SPANS, Tables
 from fedfeat.core.payload import Payload, number_of, tensor_of
+from fedfeat.data.augment import DeviceImages
 from fedfeat.federation.energies import BINS, EnergyMeter
 from fedfeat.federation.exchange import Exchange
+from fedfeat.models import Network, Outputs
 
+AT_ONCE = 32  # batches that are corrected and counted together, in many small steps
 EVALUATE = "evaluate"
 TABLES, ENERGIES = "tables", "energies"
 NUMBER, TENSOR = "number.", "tensor."  # prefixes of what predictions use besides the model
@@ -42,6 +45,35 @@ HELD = {
     "classes": Sent("up/hello/classes", "names of the classes that the client holds", shape=None, often="run"),
     "exemplars": Sent("up/hello/exemplars", "how many exemplars it keeps", kind="count", often="run"),
 }
+
+
+@torch.no_grad()
+def count(
+    network: Network, images: DeviceImages, seen: Seen, method: Method, known: Known, *, batch: int = 512
+) -> Tables:
+    """Return the confusion tables on all test images of the classes seen so far."""
+    network.eval()
+    predictions = [method.predict, *method.variants.values()]
+    tables = torch.zeros(1 + len(predictions), seen.num_classes**2, dtype=torch.long, device=images.device)
+    meter = EnergyMeter.of(network, method, seen, known)
+    indices = (images.labels < seen.num_classes).nonzero().flatten()
+    for chosen in torch.split(indices, AT_ONCE * batch) if len(indices) else ():
+        labels = images.labels[chosen]
+        batches = [network(images.plain(rows)) for rows in torch.split(chosen, batch)]
+        outputs = Outputs(*(torch.cat(values) for values in zip(*batches, strict=True)))
+        if meter is not None:
+            meter.add(outputs.features, labels)
+        logits = [outputs.logits]
+        logits += [outputs.logits if p is None else p(network, outputs, seen, known) for p in predictions]
+        for table, scores in zip(tables, logits, strict=True):
+            table += _pairs(labels, scores.argmax(dim=1), seen.num_classes)
+    plain, corrected, *others = tables.view(-1, seen.num_classes, seen.num_classes).cpu().numpy()
+    energies = meter.read() if meter is not None else None
+    return Tables(plain, corrected, dict(zip(method.variants, others, strict=True)), energies)
+
+
+def _pairs(labels: Tensor, predicted: Tensor, num_classes: int) -> Tensor:
+    return torch.bincount(labels * num_classes + predicted, minlength=num_classes**2)
 
 
 def gather_tables(exchange: Exchange, clients: Iterable[int], engine: Engine, weights: Tensor, known: Known) -> Tables:

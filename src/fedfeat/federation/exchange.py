@@ -1,14 +1,19 @@
-"""The one exchange: whatever crosses between server and clients goes through here, and is counted here."""
+"""The one exchange: whatever crosses between server and clients goes through here, and is counted here.
+
+Drop-outs are data, not exceptions: an outcome says who replied, who failed and why, who is missing.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
-from fedfeat.algorithm.engine import Lost
+from fedfeat.algorithm.engine import Fate, Lost
+from fedfeat.core.errors import FedfeatError
 from fedfeat.core.payload import Payload, value_bytes
-from fedfeat.federation.outcome import Outcome, check_quorum
 
 NO_REPLY = Lost("missing", "no reply")
 
@@ -36,6 +41,33 @@ class Traffic:
         return sum(size for key, size in self.counts.items() if key.startswith(direction + "/"))
 
 
+class TooFewClients(FedfeatError):
+    """An exchange that too few clients answered; the last checkpoint is where the run continues."""
+
+
+@dataclass
+class ExchangeOutcome:
+    """One exchange: the clients that were asked and what came of it."""
+
+    op: str
+    asked: int
+    replied: list[int] = field(default_factory=list)
+    lost: dict[int, Lost] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every asked client replied."""
+        return len(self.replied) == self.asked
+
+    def of(self, fate: Fate) -> dict[str, str]:
+        """Return reasons by client, with ids as JSON wants them."""
+        return {str(k): lost.reason for k, lost in sorted(self.lost.items()) if lost.fate == fate}
+
+    def record(self) -> dict[str, Any]:
+        """Return what events and results say about this exchange."""
+        return {"replied": len(self.replied), "failed": self.of("failed"), "missing": self.of("missing")}
+
+
 class Exchange:
     """Carries requests and replies between the server and clients, through whatever engine runs them.
 
@@ -46,7 +78,7 @@ class Exchange:
         self.carrier = carrier
         self.traffic = traffic or Traffic()
         self.quorum = quorum
-        self.outcomes: list[Outcome] = []  # of the exchanges since ``take_outcomes``
+        self.outcomes: list[ExchangeOutcome] = []  # of the exchanges since ``take_outcomes``
 
     def __call__(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
         """Ask clients and yield ``(client, reply)`` of those that replied, in the order of client ids.
@@ -54,7 +86,7 @@ class Exchange:
         Replies come one at a time, so the server can add them up without holding them all; tensors of a reply are
         valid until the next one is taken. Who failed or is missing is noted in ``outcomes``.
         """
-        outcome = Outcome(op, len(requests))
+        outcome = ExchangeOutcome(op, len(requests))
         self.outcomes.append(outcome)
         for request in requests.values():
             self.traffic.add("down", op, request)
@@ -73,7 +105,29 @@ class Exchange:
         """Ask clients and return all replies at once; for small replies and for those that are copies."""
         return dict(self(op, requests))
 
-    def take_outcomes(self) -> list[Outcome]:
+    def take_outcomes(self) -> list[ExchangeOutcome]:
         """Return what became of the exchanges since the last call."""
         taken, self.outcomes = self.outcomes, []
         return taken
+
+
+def needed(quorum: float, asked: int) -> int:
+    """Return how many of the asked clients must reply: the quorum is a share, rounded up."""
+    return math.ceil(quorum * asked - 1e-9)
+
+
+def check_quorum(outcome: ExchangeOutcome, quorum: float) -> None:
+    """Refuse to go on with fewer replies than the quorum."""
+    least = needed(quorum, outcome.asked)
+    if len(outcome.replied) >= least:
+        return
+    raise TooFewClients(
+        f"{outcome.op}: {len(outcome.replied)} of {outcome.asked} clients replied, and federation.quorum asks for "
+        f"{least} ({_reasons(outcome.lost)}); bring clients back and resume the run, which continues from its last "
+        "checkpoint"
+    )
+
+
+def _reasons(lost: Mapping[int, Lost], limit: int = 3) -> str:
+    told = [f"client {k} {v.fate}: {v.reason}" for k, v in sorted(lost.items())]
+    return "; ".join(told[:limit]) + (f"; and {len(told) - limit} more" if len(told) > limit else "")

@@ -17,10 +17,9 @@ from fedfeat.config import Config
 from fedfeat.core.payload import SHARED, Payload, number_of
 from fedfeat.federation.average import Average, average, client_losses, mean_losses
 from fedfeat.federation.evaluation import gather_tables
-from fedfeat.federation.exchange import Exchange
-from fedfeat.federation.outcome import Outcome
+from fedfeat.federation.exchange import Exchange, ExchangeOutcome
+from fedfeat.federation.metrics import after_task
 from fedfeat.federation.progress import Progress
-from fedfeat.federation.summary import after_task
 from fedfeat.scenario import Scenario
 
 Event = dict[str, Any]
@@ -129,7 +128,7 @@ class Federation:
             holders -= self.engine.lost_state
         self.engine.lost_state.clear()
 
-    def _note_outcomes(self, task: int, round: int) -> list[Outcome]:
+    def _note_outcomes(self, task: int, round: int) -> list[ExchangeOutcome]:
         """Keep a record of exchanges that not every asked client answered, and of states that were lost."""
         self._note_losses()
         outcomes = self.exchange.take_outcomes()
@@ -196,7 +195,7 @@ class Federation:
     def _bytes(self) -> tuple[int, int]:
         return self.exchange.traffic.total("up"), self.exchange.traffic.total("down")
 
-    def _round_event(self, result: Average, outcome: Outcome, started: float, sent: tuple[int, int]) -> Event:
+    def _round_event(self, result: Average, outcome: ExchangeOutcome, started: float, sent: tuple[int, int]) -> Event:
         seconds = time.perf_counter() - started
         up, down = self._bytes()
         return {

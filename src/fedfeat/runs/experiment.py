@@ -18,9 +18,9 @@ from fedfeat.data.settings import OWNED
 from fedfeat.engines.factory import EngineFactory, make_engine
 from fedfeat.federation.evaluation import HELD, SENDS
 from fedfeat.federation.loop import Event, Federation, Listener
+from fedfeat.federation.metrics import over_tasks
 from fedfeat.federation.privacy import statement
 from fedfeat.federation.progress import Progress
-from fedfeat.federation.summary import over_tasks
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.identity import deciding_settings, refuse_other_run
 from fedfeat.runs.model_file import CARD, ModelCard, write_model

@@ -21,7 +21,7 @@ from fedfeat.engines.flower.roster import Roster
 from fedfeat.engines.flower.screen import fault_of, fault_of_header, odd_ones, seconds_of
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
-from fedfeat.federation.outcome import needed
+from fedfeat.federation.exchange import needed
 from fedfeat.scenario import Scenario
 
 log = logging.getLogger("fedfeat.server")
