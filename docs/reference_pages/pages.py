@@ -63,7 +63,7 @@ def method_page(part: Part) -> str:
         part.summary,
         f"Kind: {part.kind}. Code: [{module.rpartition('/')[2]}.py](../../{source}). All methods: [index](index.md).",
         f"## Idea\n\n{_markdown(sections['Idea'])}",
-        f"## Objective\n\n```text\n{sections['Objective']}\n```",
+        f"## Objective\n\n{_objective(sections['Objective'])}",
         f"## What is sent\n\n{_sent(part)}",
         f"## Defaults\n\n{_defaults(part)}",
         f"## Departures from the published program\n\n{_markdown(sections['Departures'])}",
@@ -123,6 +123,10 @@ def _total(sends: Iterable[Sent]) -> str:
     large = [formula_of(sent) for sent in found if sent.shape and any(isinstance(size, str) for size in sent.shape)]
     words = [*dict.fromkeys(large), *(["single numbers"] if len(large) < len(found) else [])]
     return ", ".join(words) or "nothing"
+
+
+def _objective(text: str) -> str:
+    return _markdown(text) if "$$" in text else f"```text\n{text}\n```"
 
 
 def _markdown(text: str) -> str:

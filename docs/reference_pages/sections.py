@@ -1,6 +1,6 @@
 """What a method's module says about it: sections of its docstring with fixed headings.
 
-    Objective:              a formula, shown as it is
+    Objective:              equations, in Markdown with $$; without them, text that is shown as it is
     Defaults:               a line per key of the settings: ``KEY: where the value comes from``
     Departures:             a list of what differs from the published program
 
