@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,15 @@ from paper_records import MakeRecord
 from fedfeat.config.presets import Cell
 from fedfeat_reproduction.choices import answers, changes_in, find_variations, read_choices
 from fedfeat_reproduction.page import changes_text
-from fedfeat_reproduction.records import Record
+from fedfeat_reproduction.records import Record, read_records
 from fedfeat_reproduction.render import rows_csv, rows_latex, rows_markdown
-from fedfeat_reproduction.results import RecordIndex, SeedMean, TableRow
+from fedfeat_reproduction.results import RecordIndex, SeedMean, TableRow, with_other_forms
 from fedfeat_reproduction.sources import FigureSource, can_calibrate, sources, trained_as
-from fedfeat_reproduction.tables import PaperEntry, Value
+from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, Value
 from toy_runs import run_toy
 
 CELL = Cell("cifar10", 5, 0.5)
+ROOT = Path(__file__).parents[2]
 
 
 def entry(method: str, **changes: object) -> PaperEntry:
@@ -249,3 +252,19 @@ def test_latex_is_escaped(make_record: MakeRecord) -> None:
     assert r"70.00 $\pm$ 1.0 & 65.00* & 1 & $-5.00$ & 68.00 & $-2.00$ \\" in text
     assert text.count(r"\\") == 4
     assert r"FEAT\_R" in text
+
+
+def test_the_first_records_are_still_read_and_give_the_figures_that_they_gave(tmp_path: Path) -> None:
+    """``shown.json`` holds what version 0.1.0 printed of the records of that time."""
+    shown = json.loads(Path(__file__).with_name("shown.json").read_text())
+    for name in shown["records"]:
+        shutil.copy(ROOT / "results" / name, tmp_path)
+    records = read_records(tmp_path)
+    assert len(records) == len(shown["records"])
+    index = RecordIndex(records)
+    assert index.unreadable == []
+    for name, expected in shown["tables"].items():
+        rows = [index.row(entry) for entry in TABLES[name].entries]
+        rows = with_other_forms(rows, index) if name == MAIN else rows
+        printed = csv.DictReader(rows_csv([row for row in rows if row.ours or row.calibrated]).splitlines())
+        assert [{k: v for k, v in row.items() if v} for row in printed] == expected
