@@ -15,26 +15,9 @@ from fedfeat.config.presets import Cell
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
 from fedfeat.report.tables import markdown_table
-from fedfeat_reproduction import choices
+from fedfeat_reproduction import choices, effects, render
 from fedfeat_reproduction.choices import CHOICES, OpenChoice, Variation
-from fedfeat_reproduction.effects import (
-    MEASURES,
-    QUICK_FILE,
-    Effect,
-    Measure,
-    MeasuredChoices,
-    read_measured,
-    within_spread,
-)
 from fedfeat_reproduction.records import Record, read_records
-from fedfeat_reproduction.render import (
-    by_method,
-    effects_markdown,
-    published_text,
-    rows_markdown,
-    settings_text,
-    usual_text,
-)
 from fedfeat_reproduction.results import OTHER_FORMS, RecordIndex, TableRow, other_forms, with_other_forms
 from fedfeat_reproduction.sources import CALIBRATE, PredictionName
 from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, PaperTable
@@ -42,7 +25,7 @@ from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, PaperTable
 PAGE, SUMMARY = "page", "summary"  # texts of readings.toml that are of no table
 SUMMED_UP = ("fedcbdr", "fedcbdr+feat")
 NO_READING = "No reading of these figures has been written yet."
-CHOICE_COLUMNS = ("choice", "the paper", "ours", "instead", "where", *MEASURES)
+CHOICE_COLUMNS = ("choice", "the paper", "ours", "instead", "where", *effects.MEASURES)
 LONG = 6  # numbers, from which on a list of them is shown by its ends
 
 
@@ -51,11 +34,11 @@ def write_page(results: Path, out: Path) -> list[str]:
     index = RecordIndex(read_records(results))
     if not index.records:
         raise FedfeatError(f"{results}: no record of a run is there; 'fedfeat paper record RUN' writes one")
-    write_atomically(out, render_page(index.records, read_measured(results / QUICK_FILE)).encode())
+    write_atomically(out, render_page(index.records, effects.read_measured(results / effects.QUICK_FILE)).encode())
     return index.unreadable
 
 
-def render_page(records: Sequence[Record], small: MeasuredChoices | None = None) -> str:
+def render_page(records: Sequence[Record], small: effects.MeasuredChoices | None = None) -> str:
     """Return the page as Markdown; ``small`` are effects of choices on the built-in digits."""
     index = RecordIndex(records)
     parts = [read_readings()[PAGE]["head"], *_summary(index)]
@@ -89,7 +72,7 @@ def _summary(index: RecordIndex) -> list[str]:
     if not cells:
         return []
     rows = with_other_forms(rows, index)
-    shown = rows_markdown([row for cell in cells for row in rows if row.entry.cell == cell])
+    shown = render.rows_markdown([row for cell in cells for row in rows if row.entry.cell == cell])
     return [f"## In short\n\n{shown}\n{_wrapped(read_readings()[SUMMARY]['all'])}"]
 
 
@@ -113,7 +96,7 @@ def _cell_section(table: PaperTable, cell: Cell, rows: Sequence[TableRow], index
         commands = [only + end for end in (also, *_form_options(rows, index))]
         further = [index.row(PaperEntry(method, method, cell, None)) for method in methods]
         rows = [*with_other_forms(rows, index), *further]
-    shown = rows_markdown(rows, setting=False)
+    shown = render.rows_markdown(rows, setting=False)
     return f"\n### {cell.title}\n\n{_command(commands, table)}\n{shown}\n{_wrapped(reading)}"
 
 
@@ -146,7 +129,7 @@ def _not_run(table: PaperTable, entries: Sequence[PaperEntry]) -> str:
 def _published_grid(entries: Sequence[PaperEntry]) -> str:
     rows: dict[str, list[str]] = {}
     for entry in entries:
-        rows.setdefault(entry.label, []).append(published_text(entry.published))
+        rows.setdefault(entry.label, []).append(render.published_text(entry.published))
     columns = dict.fromkeys((e.cell, e.task) for e in entries)
     names = [f"{c.split}, β {c.beta:g}" + (f", task {task}" if task else "") for c, task in columns]
     return markdown_table(["row", *names], ([label, *row] for label, row in rows.items()), 1)
@@ -161,7 +144,7 @@ def _command(runs: Sequence[str], table: PaperTable) -> str:
     return "```sh\n" + "".join(f"fedfeat paper run {run}{calibrate} --engine cuda\n" for run in runs) + "```\n"
 
 
-def _choices_section(records: Sequence[Record], small: MeasuredChoices | None) -> str:
+def _choices_section(records: Sequence[Record], small: effects.MeasuredChoices | None) -> str:
     """Return the table of choices with measured effects, their reading, other runs, and effects in small."""
     variations = choices.find_variations(records)
     rows, told = [], []
@@ -195,8 +178,8 @@ def _variation_cells(variation: Variation) -> list[str]:
     predictions: list[PredictionName] = ["plain", "corrected"]
     if calibrated:
         predictions.insert(1, "before calibration")
-    effects = [f"{variation.effect(prediction):+.2f}" for prediction in predictions]
-    return [changes_text(variation.changes, cell, method), where, *effects, *[""] * (not calibrated)]
+    points = [f"{variation.effect(prediction):+.2f}" for prediction in predictions]
+    return [changes_text(variation.changes, cell, method), where, *points, *[""] * (not calibrated)]
 
 
 def changes_text(changes: Mapping[str, Any], cell: Cell, method: str) -> str:
@@ -215,35 +198,37 @@ def _value_text(value: Any) -> str:
     return str(value)
 
 
-def quick_choices_section(kept: MeasuredChoices) -> str:
+def quick_choices_section(kept: effects.MeasuredChoices) -> str:
     """Return what the quick runs were, the table, and which effects stand out from their spread."""
     machines = sorted({f"torch {e.get('torch', '?')}, commit {e.get('commit', '?')}" for e in kept.environments})
     budget = kept.setting.get("scenario", {}).get("budget", "?")
     about = read_readings()[PAGE]["quick"].format(
         dataset=kept.dataset, rounds=kept.rounds, budget=budget, machines="; ".join(machines)
     )
-    usual = (f"- `{method}`, {usual_text(found)}" for method, found in by_method(kept.effects).items())
-    parts = [_wrapped(about), effects_markdown(kept.effects)]
+    usual = (f"- `{method}`, {render.usual_text(found)}" for method, found in render.by_method(kept.effects).items())
+    parts = [_wrapped(about), render.effects_markdown(kept.effects)]
     parts.append("What the effects start from:\n\n" + "".join(_wrapped(line, "  ") for line in usual))
-    parts.append("What stands out from its spread:\n\n" + "".join(_outstanding(kept.effects, m) for m in MEASURES))
+    parts.append(
+        "What stands out from its spread:\n\n" + "".join(_outstanding(kept.effects, m) for m in effects.MEASURES)
+    )
     parts += _not_measured(kept)
     return f"\n### The same choices on the {kept.dataset}\n\n" + "\n".join(parts)
 
 
-def _outstanding(effects: Sequence[Effect], measure: Measure) -> str:
+def _outstanding(measured: Sequence[effects.Effect], measure: effects.Measure) -> str:
     """Return what stands out under a prediction, the largest effect first."""
-    found = [(change, effect) for effect in effects if (change := effect.change(measure)) and change.std is not None]
-    beyond = sorted((p for p in found if not within_spread(p[0])), key=lambda p: -abs(p[0].mean))
-    told = ", ".join(f"`{settings_text(effect.changes)}` {change.mean:+.2f}" for change, effect in beyond)
+    found = [(change, effect) for effect in measured if (change := effect.change(measure)) and change.std is not None]
+    beyond = sorted((p for p in found if not effects.within_spread(p[0])), key=lambda p: -abs(p[0].mean))
+    told = ", ".join(f"`{render.settings_text(effect.changes)}` {change.mean:+.2f}" for change, effect in beyond)
     return _wrapped(f"- {measure}, {len(beyond)} of {len(found)}{': ' if told else ''}{told}", "  ")
 
 
-def _not_measured(kept: MeasuredChoices) -> list[str]:
+def _not_measured(kept: effects.MeasuredChoices) -> list[str]:
     """Name what was not measured, and why."""
     there = [effect.changes for effect in kept.effects]
     left = [a for a in choices.choose_alternatives() if dict(a.changes) not in there]
     quick = choices.ChoiceRuns(quick=True)
-    told = [f"`{settings_text(a.changes)}` ({quick.objection(a) or 'no pair of runs yet'})" for a in left]
+    told = [f"`{render.settings_text(a.changes)}` ({quick.objection(a) or 'no pair of runs yet'})" for a in left]
     return [_wrapped(f"Not measured on the {kept.dataset}: {', '.join(told)}.")] if told else []
 
 

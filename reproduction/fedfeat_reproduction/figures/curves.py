@@ -11,30 +11,13 @@ import numpy as np
 
 from fedfeat.config import Config
 from fedfeat.runs.sweep import RunOutcome
-from fedfeat_reproduction.figures.experiments import (
-    CIFAR10,
-    CIFAR100,
-    CIFAR100_10,
-    TINY,
-    configured,
-    published_accuracy,
-)
+from fedfeat_reproduction.figures import experiments, style
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row, mean_and_std
 from fedfeat_reproduction.figures.runs import finished
-from fedfeat_reproduction.figures.style import (
-    COLUMN,
-    INK,
-    PAGE,
-    data_name,
-    method_look,
-    method_name,
-    paper_style,
-    plain_name,
-)
 
 METHODS = ("fedcbdr+feat", "refed+feat", "fedcbdr", "refed")
-BUDGETS = {CIFAR10: (150, 300, 450), CIFAR100: (500, 1000, 1500), TINY: (250, 500)}
-QUICK_BUDGETS = {CIFAR10: (10, 20, 40)}
+BUDGETS = {experiments.CIFAR10: (150, 300, 450), experiments.CIFAR100: (500, 1000, 1500), experiments.TINY: (250, 500)}
+QUICK_BUDGETS = {experiments.CIFAR10: (10, 20, 40)}
 PAIRS = (("fedcbdr+feat", "fedcbdr"), ("refed+feat", "refed"))  # FEAT, and the base it is built on
 Points = Callable[[RunOutcome], list[tuple[int, float]]]  # a run -> (place on the x axis, accuracy in percent)
 
@@ -70,13 +53,13 @@ def data_order(row: Row) -> int:
 def draw_panels(numbers: Numbers, x: str, label: str, *, evenly: bool) -> Any:
     """Draw the panels; ``evenly`` puts the places side by side whatever the distance between their values."""
     data = numbers.values("data")
-    with paper_style() as figure_class:
-        width = COLUMN if len(data) == 1 else PAGE
+    with style.paper_style() as figure_class:
+        width = style.COLUMN if len(data) == 1 else style.PAGE
         figure = figure_class(figsize=(width, 2.25 if len(data) == 1 else 1.95), layout="constrained")
         axes = figure.subplots(1, len(data), squeeze=False)[0]
         for axis, name in zip(axes, data, strict=True):
             _draw_panel(axis, numbers.where(data=name), x, evenly)
-            axis.set_title(data_name(name))
+            axis.set_title(style.data_name(name))
             axis.set_xlabel(label)
         axes[0].set_ylabel("accuracy (%)")
         handles = axes[0].get_legend_handles_labels()[0] + _published_mark(numbers)
@@ -88,7 +71,9 @@ def _published_mark(numbers: Numbers) -> list[Any]:
     from matplotlib.lines import Line2D
 
     stated = any(row["published"] is not None for row in numbers.rows)
-    return [Line2D([], [], marker="x", ls="none", ms=4.5, mew=1.1, color=INK, label="published")] if stated else []
+    return (
+        [Line2D([], [], marker="x", ls="none", ms=4.5, mew=1.1, color=style.INK, label="published")] if stated else []
+    )
 
 
 def _draw_panel(axis: Any, rows: list[Row], x: str, evenly: bool) -> None:
@@ -97,8 +82,8 @@ def _draw_panel(axis: Any, rows: list[Row], x: str, evenly: bool) -> None:
         line = [row for row in rows if row["method"] == method]
         at = np.array([places.index(row[x]) if evenly else row[x] for row in line], dtype=float)
         mean, std = (np.array([row[key] for row in line], dtype=float) for key in ("accuracy", "std"))
-        look = method_look(method)
-        axis.plot(at, mean, label=method_name(method), clip_on=False, **look)
+        look = style.method_look(method)
+        axis.plot(at, mean, label=style.method_name(method), clip_on=False, **look)
         stated = [
             (place, row["published"]) for place, row in zip(at, line, strict=True) if row["published"] is not None
         ]
@@ -111,7 +96,7 @@ def _draw_panel(axis: Any, rows: list[Row], x: str, evenly: bool) -> None:
     axis.locator_params(axis="y", nbins=6)
     low, high = axis.get_ylim()
     axis.set_ylim(max(0.0, low), min(100.0, high))
-    axis.tick_params(axis="x", color=INK)
+    axis.tick_params(axis="x", color=style.INK)
 
 
 def gains_over_base(numbers: Numbers, x: str, data: str) -> dict[str, dict[int, float]]:
@@ -130,7 +115,7 @@ def gains_over_base(numbers: Numbers, x: str, data: str) -> dict[str, dict[int, 
 def feat_above_base(numbers: Numbers, x: str, where: str) -> list[Finding]:
     """Hold FEAT against its base at every place of every panel; nothing is said where there are not both."""
     gains = [
-        (gain, plain_name(method), place, data)
+        (gain, style.plain_name(method), place, data)
         for data in numbers.values("data")
         for method, by_place in gains_over_base(numbers, x, data).items()
         for place, gain in by_place.items()
@@ -146,8 +131,8 @@ def feat_above_base(numbers: Numbers, x: str, where: str) -> list[Finding]:
 
 def _curve_configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
     """Return the four replay methods on each data set."""
-    cells = (CIFAR10,) if quick else (CIFAR10, CIFAR100_10, TINY)
-    return [configured(cell, m, seed, quick=quick) for cell in cells for m in METHODS for seed in seeds]
+    cells = (experiments.CIFAR10,) if quick else (experiments.CIFAR10, experiments.CIFAR100_10, experiments.TINY)
+    return [experiments.configured(cell, m, seed, quick=quick) for cell in cells for m in METHODS for seed in seeds]
 
 
 def _curve_numbers(runs: Sequence[RunOutcome]) -> Numbers:
@@ -157,7 +142,7 @@ def _curve_numbers(runs: Sequence[RunOutcome]) -> Numbers:
             finished(runs),
             "task",
             lambda run: list(enumerate(_result(run)["accuracy_after_task"], start=1)),
-            lambda run, task: published_accuracy(run.config) if task == run.config.scenario.tasks else None,
+            lambda run, task: experiments.published_accuracy(run.config) if task == run.config.scenario.tasks else None,
         )
     )
 
@@ -169,7 +154,7 @@ def _curve_findings(numbers: Numbers) -> list[Finding]:
         drops = {method: -rise for method, rise in _rises(numbers, data, METHODS).items()}
         if len(drops) > 1 and METHODS[0] in drops:
             claim = f"FEAT_F declines least ({data}: points lost from first to last task)"
-            seen = ", ".join(f"{plain_name(m)} {drop:.1f}" for m, drop in drops.items())
+            seen = ", ".join(f"{style.plain_name(m)} {drop:.1f}" for m, drop in drops.items())
             found.append(Finding(claim, seen, min(drops, key=lambda m: drops[m]) == METHODS[0]))
     return found
 
@@ -177,7 +162,7 @@ def _curve_findings(numbers: Numbers) -> list[Finding]:
 def _budget_configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
     """Return the four replay methods with each number of exemplars."""
     return [
-        configured(cell, method, seed, quick=quick, overrides=[f"scenario.budget={budget}"])
+        experiments.configured(cell, method, seed, quick=quick, overrides=[f"scenario.budget={budget}"])
         for cell, budgets in (QUICK_BUDGETS if quick else BUDGETS).items()
         for budget in budgets
         for method in METHODS
@@ -192,7 +177,7 @@ def _budget_findings(numbers: Numbers) -> list[Finding]:
         rise = _rises(numbers, data, METHODS[:2])
         if len(rise) == 2:
             claim = f"FEAT_F gains more from a larger budget than FEAT_R ({data}: points from smallest to largest)"
-            seen = ", ".join(f"{plain_name(method)} {points:+.1f}" for method, points in rise.items())
+            seen = ", ".join(f"{style.plain_name(method)} {points:+.1f}" for method, points in rise.items())
             found.append(Finding(claim, seen, rise["fedcbdr+feat"] > rise["refed+feat"]))
     return found
 
@@ -201,8 +186,8 @@ def _epoch_configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
     """Return the four replay methods with each number of local epochs; quick ones have fewer rounds of them."""
     short = ["train.rounds=3"] if quick else []
     return [
-        configured(cell, method, seed, quick=quick, overrides=[*short, f"train.local_epochs={epochs}"])
-        for cell in ((CIFAR10,) if quick else (CIFAR10, CIFAR100, TINY))
+        experiments.configured(cell, method, seed, quick=quick, overrides=[*short, f"train.local_epochs={epochs}"])
+        for cell in ((experiments.CIFAR10,) if quick else (experiments.CIFAR10, experiments.CIFAR100, experiments.TINY))
         for epochs in (1, 2, 5, 10)
         for method in METHODS
         for seed in seeds
@@ -216,7 +201,9 @@ def _epoch_findings(numbers: Numbers) -> list[Finding]:
         by_method = gains_over_base(numbers, "epochs", data)
         gains = {method: list(by.values()) for method, by in by_method.items() if len(by) > 1}
         if gains:
-            seen = "; ".join(f"{plain_name(m)} {', '.join(f'{g:+.1f}' for g in points)}" for m, points in gains.items())
+            seen = "; ".join(
+                f"{style.plain_name(m)} {', '.join(f'{g:+.1f}' for g in points)}" for m, points in gains.items()
+            )
             rising = any(all(b > a for a, b in pairwise(points)) for points in gains.values())
             claim = f"the gain does not simply grow with the epochs ({data}: points over the base)"
             found.append(Finding(claim, seen, not rising))
@@ -229,7 +216,7 @@ def _final_numbers(runs: Sequence[RunOutcome], x: str, place: Callable[[Config],
         finished(runs),
         x,
         lambda run: [(place(run.config), _result(run)["final_accuracy"])],
-        lambda run, _: published_accuracy(run.config),
+        lambda run, _: experiments.published_accuracy(run.config),
     )
     return Numbers(rows)
 

@@ -12,20 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.runs.sweep import RunOutcome
+from fedfeat_reproduction.figures import style
 from fedfeat_reproduction.figures.experiments import without_and_with_gsa, without_earlier_classes
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row
 from fedfeat_reproduction.figures.runs import client_features, finished
-from fedfeat_reproduction.figures.style import (
-    COLUMN,
-    GSA,
-    HEAD,
-    MUTED,
-    TAIL,
-    gsa_legend,
-    gsa_look,
-    paper_style,
-    shade_head,
-)
 
 
 def measure(runs: Sequence[RunOutcome]) -> Numbers:
@@ -40,7 +30,7 @@ def measure(runs: Sequence[RunOutcome]) -> Numbers:
             pairs = client_alignment(centred(views.features), views.labels, views.num_classes)
             found.setdefault((run.config.method, task), []).append(pairs.numpy())
     rows: list[Row] = []
-    for (method, task), seeds in sorted(found.items(), key=lambda item: (item[0][1], GSA.index(item[0][0]))):
+    for (method, task), seeds in sorted(found.items(), key=lambda item: (item[0][1], style.GSA.index(item[0][0]))):
         rows += [
             {
                 "task": task + 1,
@@ -61,8 +51,8 @@ def draw(numbers: Numbers) -> Any:
     """Draw both tasks side by side: the mean over pairs of clients, and the range of the pairs."""
     tasks = numbers.values("task")
     counts = [len(numbers.where(task=task, method=numbers.rows[0]["method"])) for task in tasks]
-    with paper_style() as figure_class:
-        figure = figure_class(figsize=(COLUMN, 2.15), layout="constrained")
+    with style.paper_style() as figure_class:
+        figure = figure_class(figsize=(style.COLUMN, 2.15), layout="constrained")
         axes = figure.subplots(1, len(tasks), sharey=True, width_ratios=[c + 1 for c in counts], squeeze=False)[0]
         for axis, task, count in zip(axes, tasks, counts, strict=True):
             _panel(axis, numbers.where(task=task))
@@ -70,7 +60,9 @@ def draw(numbers: Numbers) -> Any:
             axis.set_xticks(range(1, count + 1))
             axis.set_xlabel("class, in order of arrival")
         axes[0].set_ylabel("alignment across clients")
-        handles = gsa_legend({"earlier classes": TAIL, "current classes": HEAD}, numbers.values("method"))
+        handles = style.gsa_legend(
+            {"earlier classes": style.TAIL, "current classes": style.HEAD}, numbers.values("method")
+        )
         figure.legend(
             handles=handles, loc="outside upper center", ncols=4, fontsize=7, columnspacing=0.9, handlelength=1
         )
@@ -81,14 +73,17 @@ def _panel(axis: Any, rows: list[Row]) -> None:
     methods = list(dict.fromkeys(row["method"] for row in rows))
     for row in rows:
         shift = 0.17 * (2 * methods.index(row["method"]) - 1) if len(methods) > 1 else 0.0
-        colour = TAIL if row["group"] == "tail" else HEAD
+        colour = style.TAIL if row["group"] == "tail" else style.HEAD
         at = row["class"] + shift
         axis.plot([at, at], [row["lowest_pair"], row["highest_pair"]], color=colour, lw=0.8, alpha=0.55, zorder=2)
         axis.plot(
-            at, row["alignment"], zorder=4, **gsa_look(row["method"], colour, "o" if row["group"] == "tail" else "D")
+            at,
+            row["alignment"],
+            zorder=4,
+            **style.gsa_look(row["method"], colour, "o" if row["group"] == "tail" else "D"),
         )
-    shade_head(axis, [row["class"] for row in rows if row["group"] == "head"])
-    axis.spines["bottom"].set_color(MUTED)
+    style.shade_head(axis, [row["class"] for row in rows if row["group"] == "head"])
+    axis.spines["bottom"].set_color(style.MUTED)
 
 
 def findings(numbers: Numbers) -> list[Finding]:
@@ -98,7 +93,7 @@ def findings(numbers: Numbers) -> list[Finding]:
         return float(np.mean([r["alignment"] for r in numbers.where(task=task, method=method, group=group)]))
 
     found = []
-    without, with_gsa = GSA
+    without, with_gsa = style.GSA
     for task in numbers.values("task"):
         if numbers.where(task=task, method=without):
             tail, head = mean(task, without, "tail"), mean(task, without, "head")

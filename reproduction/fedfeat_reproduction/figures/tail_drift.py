@@ -11,23 +11,10 @@ from torch import Tensor
 
 from fedfeat.geometry import group_energies
 from fedfeat.runs.sweep import RunOutcome
+from fedfeat_reproduction.figures import style
 from fedfeat_reproduction.figures.experiments import without_and_with_gsa, without_earlier_classes
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row
 from fedfeat_reproduction.figures.runs import finished, model_view
-from fedfeat_reproduction.figures.style import (
-    GSA,
-    GSA_NAMES,
-    HEAD,
-    INK,
-    MUTED,
-    PAGE,
-    TAIL,
-    gsa_legend,
-    gsa_look,
-    letter,
-    paper_style,
-    spaced,
-)
 
 ALL = "all"
 
@@ -40,7 +27,7 @@ def measure(runs: Sequence[RunOutcome]) -> Numbers:
         columns, energies = _of_run(run)
         found.setdefault(run.config.method, []).append(columns)
         points.setdefault(f"energies {run.config.method}", energies)  # drawn for the first seed
-    rows = [row for method in GSA if method in found for row in _rows(method, found[method])]
+    rows = [row for method in style.GSA if method in found for row in _rows(method, found[method])]
     return Numbers(rows, points)
 
 
@@ -76,17 +63,17 @@ def _rows(method: str, seeds: list[np.ndarray]) -> list[Row]:
 def draw(numbers: Numbers) -> Any:
     """Draw cosines per class on the left, and the energies of every sample without and with GSA."""
     methods = numbers.values("method")
-    with paper_style() as figure_class:
-        figure = figure_class(figsize=(PAGE, 2.15), layout="constrained")
+    with style.paper_style() as figure_class:
+        figure = figure_class(figsize=(style.PAGE, 2.15), layout="constrained")
         left, *right = figure.subplots(1, 1 + len(methods), width_ratios=[1.45] + [1] * len(methods))
         _cosines(left, numbers)
         limits = _limits(list(numbers.arrays.values()))
         for axis, name, method in zip(right, "bc", methods, strict=False):
             _energies(axis, numbers.arrays[f"energies {method}"], limits)
-            axis.set_title(GSA_NAMES[method])
-            letter(axis, name)
-        letter(left, "a")
-        spaced(figure)
+            axis.set_title(style.GSA_NAMES[method])
+            style.letter(axis, name)
+        style.letter(left, "a")
+        style.spaced(figure)
     return figure
 
 
@@ -96,15 +83,15 @@ def _cosines(axis: Any, numbers: Numbers) -> None:
         if row["class"] == ALL:
             continue
         at = row["class"] + (0.16 * (2 * methods.index(row["method"]) - 1) if len(methods) > 1 else 0.0)
-        axis.plot([at, at], [row["own"], row["nearest_head"]], color=MUTED, lw=0.6, alpha=0.6, zorder=2)
-        axis.plot(at, row["own"], zorder=4, **gsa_look(row["method"], TAIL))
-        axis.plot(at, row["nearest_head"], zorder=4, **gsa_look(row["method"], HEAD, "D"))
+        axis.plot([at, at], [row["own"], row["nearest_head"]], color=style.MUTED, lw=0.6, alpha=0.6, zorder=2)
+        axis.plot(at, row["own"], zorder=4, **style.gsa_look(row["method"], style.TAIL))
+        axis.plot(at, row["nearest_head"], zorder=4, **style.gsa_look(row["method"], style.HEAD, "D"))
     axis.set_xticks([c for c in numbers.values("class") if c != ALL])
     axis.set_xlabel("earlier class, in order of arrival")
     axis.set_ylabel("mean cosine")
     low, high = axis.get_ylim()
     axis.set_ylim(min(low, 0.0), high + 0.42 * (high - min(low, 0.0)))
-    handles = gsa_legend({"own prototype": TAIL, "nearest current prototype": HEAD}, methods)
+    handles = style.gsa_legend({"own prototype": style.TAIL, "nearest current prototype": style.HEAD}, methods)
     axis.legend(handles=handles, loc="upper left", ncols=2, fontsize=7, handlelength=1, borderpad=0.1)
 
 
@@ -116,10 +103,10 @@ def _limits(clouds: list[np.ndarray]) -> tuple[float, float]:
 def _energies(axis: Any, cloud: np.ndarray, limits: tuple[float, float]) -> None:
     head, tail = np.maximum(cloud, limits[0]).T
     over = head > tail
-    axis.fill_between(limits, limits, limits[1], color=HEAD, alpha=0.07, lw=0)
-    axis.plot(limits, limits, color=INK, lw=0.7, ls=(0, (4, 2)))
+    axis.fill_between(limits, limits, limits[1], color=style.HEAD, alpha=0.07, lw=0)
+    axis.plot(limits, limits, color=style.INK, lw=0.7, ls=(0, (4, 2)))
     size = 9 if len(cloud) < 1500 else 2.5
-    for chosen, colour, marker in ((~over, TAIL, "o"), (over, HEAD, "D")):
+    for chosen, colour, marker in ((~over, style.TAIL, "o"), (over, style.HEAD, "D")):
         axis.scatter(
             tail[chosen], head[chosen], s=size, c=colour, marker=marker, alpha=0.45, lw=0, rasterized=len(cloud) > 3000
         )
@@ -133,9 +120,9 @@ def _energies(axis: Any, cloud: np.ndarray, limits: tuple[float, float]) -> None
 def findings(numbers: Numbers) -> list[Finding]:
     """Compare with what the paper says about drift."""
     whole = {row["method"]: row for row in numbers.where(**{"class": ALL})}
-    if set(whole) != set(GSA):
+    if set(whole) != set(style.GSA):
         return []
-    without, with_gsa = (whole[method] for method in GSA)
+    without, with_gsa = (whole[method] for method in style.GSA)
     leans = [row["nearest_head"] - row["own"] for row in (without, with_gsa)]
     shares = [100 * row["head_dominated"] for row in (without, with_gsa)]
     cosines = (
