@@ -12,9 +12,8 @@ import torch
 
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.step import Known, Seen
+from fedfeat.algorithm.tables import EnergyMeasure
 from fedfeat.federation.energies import BINS, EnergyMeter
-from fedfeat.methods.feat.correction import EnergyPrior
-from fedfeat.methods.feat.settings import EGCSettings
 from fedfeat.models import ETFHead
 from toy_runs import run_toy
 
@@ -23,7 +22,7 @@ NOTHING = Known({}, {})
 
 
 def etf_method(**settings: object) -> Method:
-    return Method("etf", has_etf_head=True, statistics=(EnergyPrior(EGCSettings(**settings)),))
+    return Method("etf", has_etf_head=True, energies=EnergyMeasure(priors=("prior_head", "prior_tail"), **settings))
 
 
 @pytest.fixture

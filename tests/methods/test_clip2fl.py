@@ -13,7 +13,7 @@ from fedfeat.algorithm.step import Known, Seen
 from fedfeat.config import make_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.federation.progress import Progress
-from fedfeat.methods.clip2fl.clip2fl import CLIP2FLSettings, distillation, retrained_logits
+from fedfeat.methods.clip2fl.clip2fl import CLIP2FLSettings, RetrainedClassifier, distillation
 from fedfeat.methods.clip2fl.teacher_cache import TeacherCache, write_cache
 from fedfeat.models import Outputs
 from fedfeat.runs.experiment import Experiment
@@ -99,11 +99,11 @@ def test_the_retrained_classifier_predicts_and_never_trains(cache, tmp_path):
     assert "clip2fl departs from the published server step" in cheap.method.notes[-1]
     features, plain = draws(2, 16).float(), draws(2, 6, seed=1).float()
     known = Known({}, progress.tensors)
-    found = retrained_logits(None, Outputs(features, plain), Seen(0, 0, 6), known)
+    found = RetrainedClassifier()(None, Outputs(features, plain), Seen(0, 0, 6), known)
     expected = F.linear(features, progress.tensors["clip2fl.weight"], progress.tensors["clip2fl.bias"])
     assert torch.equal(found, expected)
-    assert retrained_logits(None, Outputs(features, plain), Seen(1, 6, 8), known) is plain
-    assert retrained_logits(None, Outputs(features, plain), Seen(0, 0, 6), Known({}, {})) is plain
+    assert RetrainedClassifier()(None, Outputs(features, plain), Seen(1, 6, 8), known) is plain
+    assert RetrainedClassifier()(None, Outputs(features, plain), Seen(0, 0, 6), Known({}, {})) is plain
 
 
 def test_rounds_without_a_server_step_send_nothing(cache, tmp_path):

@@ -165,7 +165,7 @@ def test_the_keyboard_reaches_the_skip_link_the_switch_and_the_tables(visit, com
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.name") == "prediction"
     page.keyboard.press("ArrowLeft")
-    assert page.locator("#prediction input:checked").get_attribute("value") == "egc"
+    assert page.locator("#prediction input:checked").get_attribute("value") == "variant"
     reached = set()
     for _ in range(60):
         page.keyboard.press("Tab")

@@ -66,7 +66,7 @@ def test_the_switch_has_as_many_positions_as_there_are_predictions(make_run):
     means = read_run(make_run("herding+ncm", gain=6.0))
     names = [[c["label"] for c in choices(runs)] for runs in ([plain], [plain, feat], [feat, means], [calibrated])]
     assert names == [["none"], ["none", "EGC"], ["none", "method's own"], ["none", "EGC", "calibrated"]]
-    assert [c["key"] for c in choices([plain, feat, calibrated])] == ["none", "egc", "own"]
+    assert [c["key"] for c in choices([plain, feat, calibrated])] == ["none", "variant", "own"]
 
 
 def test_a_calibrated_run_tells_of_three_predictions(make_run):
@@ -75,11 +75,11 @@ def test_a_calibrated_run_tells_of_three_predictions(make_run):
         if not finished:
             (path / "result.json").unlink()
         found = predictions(read_run(path))
-        assert [found[k].matrix[1][0] for k in ("none", "egc", "own")] == [50.0, 53.0, 56.0]
-        assert [found[k].head_tail[1][1] for k in ("none", "egc", "own")] == [50.0, 53.0, 56.0]
-        assert [bool(found[k].confusion) for k in ("none", "egc", "own")] == [finished] * 3
+        assert [found[k].matrix[1][0] for k in ("none", "variant", "own")] == [50.0, 53.0, 56.0]
+        assert [found[k].head_tail[1][1] for k in ("none", "variant", "own")] == [50.0, 53.0, 56.0]
+        assert [bool(found[k].confusion) for k in ("none", "variant", "own")] == [finished] * 3
     (group,) = page_data([read_run(path)])["groups"]
-    assert group["predictions"]["egc"]["accuracy"]["mean"] == [90.0, 74.0]
+    assert group["predictions"]["variant"]["accuracy"]["mean"] == [90.0, 74.0]
 
 
 def test_clients_are_judged_by_their_own_mix(make_run):

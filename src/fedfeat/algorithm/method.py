@@ -17,6 +17,7 @@ from fedfeat.algorithm.losses import cross_entropy
 from fedfeat.algorithm.sent import Sent, in_words
 from fedfeat.algorithm.server import Server
 from fedfeat.algorithm.step import Known, LossTerm, Seen, Step
+from fedfeat.algorithm.tables import EnergyMeasure
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.payload import Payload
 from fedfeat.models import HeadFactory, LinearHead, Network, Outputs
@@ -26,6 +27,9 @@ Buffers = dict[str, Tensor]
 # Images of a batch -> what a step's loss terms refer to; ``client.batch`` has the batch's indices.
 ReferenceFunction = Callable[[Tensor], dict[str, Tensor]]
 PenaltyGradient = Callable[[Tensor, Tensor], Tensor]  # (weights, gradient to add to) -> value of the penalty
+
+
+OWN, OWN_LABEL = "own", "method's own"  # what a prediction is called that does not say
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,11 @@ class TaskEndStep(Protocol):
 
 
 class Prediction(Protocol):
-    """How logits become a prediction, given what the server keeps."""
+    """How logits become a prediction, given what the server keeps, and what that is called."""
+
+    name: str = OWN  # for commands: ``--correction egc``
+    label: str = OWN_LABEL  # for people: a position of the report's switch
+    gives_cosines: bool = False  # with an ETF head, in place of logits in the units of training
 
     def __call__(self, network: Network, outputs: Outputs, seen: Seen, known: Known) -> Tensor:
         """Return corrected logits [B, C]."""
@@ -156,6 +164,7 @@ class Method:
     redraws_held_out: bool = True  # other exemplars in every task; otherwise the same for good
     predict: Prediction | None = None
     variants: Mapping[str, Prediction] = field(default_factory=dict)  # other predictions to evaluate for the record
+    energies: EnergyMeasure = field(default_factory=EnergyMeasure)  # how an evaluation measures those of test features
     sends: Mapping[str, Sent] = field(default_factory=dict)  # by name, from the declarations of the method's parts
     notes: tuple[str, ...] = ()  # what the log and the result should say about this method
 
@@ -163,6 +172,13 @@ class Method:
         """Take up what a method's file declares in words alone."""
         sends = {name: in_words(s, name) if isinstance(s, str) else s for name, s in self.sends.items()}
         object.__setattr__(self, "sends", sends)
+
+    def prediction_labels(self) -> dict[str, str]:
+        """Return what the method's own prediction (``own``) and its variants, by name, are called for people."""
+        if self.predict is None:
+            return {}
+        named = {OWN: self.predict, **self.variants}
+        return {name: str(getattr(prediction, "label", OWN_LABEL)) for name, prediction in named.items()}
 
     def active_terms(self, task: int) -> tuple[LossTerm, ...]:
         """Return the loss terms of a task (counted from 0), the classification loss first."""

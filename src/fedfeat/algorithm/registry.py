@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.method import Method, Prediction
 from fedfeat.algorithm.sent import Sent
 from fedfeat.core.errors import ConfigError, nearest
 from fedfeat.core.settings import Settings
@@ -28,6 +28,7 @@ class Part:
     build: Callable[..., Method]
     summary: str
     sends: tuple[Sent, ...] = ()  # what crosses because of it, whatever its settings
+    prediction: type[Prediction] | None = None  # the class of what it predicts with, if it does
     examples: tuple[str, ...] = ()  # compositions worth naming in lists, comparisons and tests
 
 
@@ -35,12 +36,16 @@ PARTS: dict[str, Part] = {}
 
 
 def base(
-    name: str, settings: type[Settings] = NoSettings, *, sends: tuple[Sent, ...] = ()
+    name: str,
+    settings: type[Settings] = NoSettings,
+    *,
+    sends: tuple[Sent, ...] = (),
+    prediction: type[Prediction] | None = None,
 ) -> Callable[[Callable[[Any], Method]], Callable[[Any], Method]]:
     """Register ``function(settings) -> Method`` as a base method that sends certain entries."""
 
     def register(function: Callable[[Any], Method]) -> Callable[[Any], Method]:
-        PARTS[name] = Part(name, "base", name, settings, function, _summary(function), sends)
+        PARTS[name] = Part(name, "base", name, settings, function, _summary(function), sends, prediction)
         return function
 
     return register
@@ -52,12 +57,14 @@ def addon(
     *,
     table: str | None = None,
     sends: tuple[Sent, ...] = (),
+    prediction: type[Prediction] | None = None,
     examples: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Method, Any], Method]], Callable[[Method, Any], Method]]:
     """Register ``function(method, settings) -> Method`` as an add-on; several may share one settings table."""
 
     def register(function: Callable[[Method, Any], Method]) -> Callable[[Method, Any], Method]:
-        PARTS[name] = Part(name, "add-on", table or name, settings, function, _summary(function), sends, examples)
+        summary = _summary(function)
+        PARTS[name] = Part(name, "add-on", table or name, settings, function, summary, sends, prediction, examples)
         return function
 
     return register
@@ -76,6 +83,12 @@ def all_methods() -> list[str]:
 def example_methods() -> list[str]:
     """Return the compositions that add-ons name as worth knowing."""
     return [example for part in PARTS.values() for example in part.examples]
+
+
+def declared_labels(spec: str) -> list[str]:
+    """Return what the predictions of a method's parts are called, the last one in force; unknown parts say nothing."""
+    parts = (PARTS.get(name.strip()) for name in spec.split("+"))
+    return [part.prediction.label for part in parts if part is not None and part.prediction is not None]
 
 
 def parts_of(spec: str) -> list[Part]:

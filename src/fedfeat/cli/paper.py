@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 
 from fedfeat.cli.run import PerGPU, RayAddress, Workers, make_pool
+from fedfeat.config.presets import METHOD
 from fedfeat.core.errors import FedfeatError
 
 app = typer.Typer(no_args_is_help=True)
@@ -22,11 +23,11 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="a table, a figure or 
 Only = Annotated[
     str,
     typer.Option(
-        help="data sets, skews, clients, methods, such as cifar10-5,beta0.5,k5,fedcbdr+feat; or names of choices, "
+        help=f"data sets, skews, clients, methods, such as cifar10-5,beta0.5,k5,{METHOD}; or names of choices, "
         "such as momentum,logits"
     ),
 ]
-Also = Annotated[str, typer.Option(help="methods of ours to add to the chosen cells, such as finetune")]
+Also = Annotated[str, typer.Option(help="methods of ours to add to the chosen cells; see 'fedfeat list methods'")]
 Quick = Annotated[bool, typer.Option("--quick", help="built-in digits in small: minutes on a processor")]
 Out = Annotated[Path | None, typer.Option(help="folder of runs; default runs/paper, or runs/paper-quick")]
 Results = Annotated[Path, typer.Option(help="folder of records")]

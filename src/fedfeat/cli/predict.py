@@ -15,17 +15,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from fedfeat.algorithm.method import OWN
 from fedfeat.core.errors import DataError
 from fedfeat.data.images import find_images, fit_image
 from fedfeat.engines.inprocess import choose_device
 from fedfeat.runs.export import export_model
-from fedfeat.runs.trained import OWN, Trained, load_trained
+from fedfeat.runs.trained import Trained, load_trained
 
 console = Console(highlight=False, soft_wrap=True, markup=False)
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="run folder")]
 CorrectionOption = Annotated[
-    str, typer.Option(help="none, egc, calibrate, ncm, or own for what the method prescribes, as far as it has them")
+    str, typer.Option(help="own: what the method prescribes; none: the classifier alone; or one by its name")
 ]
 TaskOption = Annotated[int | None, typer.Option(min=1, help="model that this task ended with; default is the last one")]
 CHUNK = 256  # images read before they are predicted together

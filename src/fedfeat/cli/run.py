@@ -14,6 +14,7 @@ import typer
 from fedfeat.cli.progress import RunProgress, console, exit_if_failed, finish_all
 from fedfeat.cli.report import write_comparison, write_run_report
 from fedfeat.config import load_config
+from fedfeat.config.presets import COMPARED
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.experiment import resume as resume_run
 from fedfeat.runs.experiment import start
@@ -74,7 +75,7 @@ def _stoppable(progress: RunProgress) -> Iterator[None]:
 
 def compare(
     config: ConfigFile,
-    methods: Annotated[str, typer.Option(help="comma-separated methods, or 'all'")] = "finetune,fedcbdr,fedcbdr+feat",
+    methods: Annotated[str, typer.Option(help="comma-separated methods, or 'all'")] = COMPARED,
     seeds: Annotated[str, typer.Option(help="comma-separated seeds")] = "0,1,2",
     set: Overrides = None,
     plugin: Plugins = None,

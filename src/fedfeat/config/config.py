@@ -12,7 +12,7 @@ from pydantic import Field, ValidationError, model_validator
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.settings import PrivacySettings, TrainSettings
 from fedfeat.config.plugins import load_installed, load_plugins
-from fedfeat.config.presets import PRESETS
+from fedfeat.config.presets import METHOD, PRESETS
 from fedfeat.config.renamed import with_new_names
 from fedfeat.config.settings import EngineSettings, FederationSettings, RunSettings, TrackerSettings
 from fedfeat.core.errors import ConfigError, nearest
@@ -29,7 +29,7 @@ S = TypeVar("S", bound=Settings)
 class Config(Settings):
     """A complete experiment: data set, scenario, method, model, training, engine."""
 
-    method: str = Field("fedcbdr+feat", description="base method and add-ons, joined by '+'")
+    method: str = Field(METHOD, description="base method and add-ons, joined by '+'")
     seed: int = Field(2023, ge=0, description="every random draw derives from it")
     plugins: tuple[str, ...] = Field(
         (), description="Python files with methods of your own; relative paths count from this file"

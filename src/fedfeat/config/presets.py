@@ -8,6 +8,8 @@ from typing import Any
 
 Table = dict[str, Any]
 
+METHOD = "fedcbdr+feat"  # what an empty configuration runs
+COMPARED = f"finetune,fedcbdr,{METHOD}"  # what a comparison runs unless it is told otherwise
 SEEDS = (2023, 2024, 2025)  # the paper averages three seeds and does not name them
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny": "TinyImageNet-Subset"}
 BUDGETS = {
@@ -118,7 +120,7 @@ SMALL_LANDER = {
 def digits() -> Table:
     """The demonstration: few exemplars, skewed clients, two minutes on two cores."""
     return {
-        "method": "fedcbdr+feat",
+        "method": METHOD,
         "seed": 2023,
         "data": {"name": "digits"},
         "scenario": {"tasks": 5, "clients": 5, "beta": 0.5, "budget": 14},
@@ -137,7 +139,7 @@ def of_cell(cell: Cell) -> Preset:
     mean, deviation = PUBLISHED[cell.data, cell.tasks]
     tasks = f"{DATASETS[cell.data]} in {cell.tasks} tasks, {cell.budget} exemplars per task"
     summary = f"{tasks}; the paper reports {mean} ± {deviation} for FEAT_F"
-    return Preset(cell.split, summary, lambda: experiment(cell, "fedcbdr+feat"))
+    return Preset(cell.split, summary, lambda: experiment(cell, METHOD))
 
 
 PRESETS: dict[str, Preset] = {

@@ -9,7 +9,6 @@ from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.step import Known, Seen
 from fedfeat.algorithm.tables import SAMPLES, SPANS, EnergyCounts
 from fedfeat.geometry.egc import group_energies, group_rank
-from fedfeat.methods.feat.correction import PRIOR_HEAD, PRIOR_TAIL, EnergyPrior
 from fedfeat.models import ETFHead, Network
 
 BINS = 100
@@ -21,7 +20,7 @@ class EnergyMeter:
     def __init__(self, network: Network, method: Method, seen: Seen, known: Known) -> None:
         assert isinstance(network.head, ETFHead), "energies are those of an ETF's prototypes"
         self.head, self.seen, self.known = network.head, seen, known
-        self.settings = next((s.settings for s in method.statistics if isinstance(s, EnergyPrior)), None)
+        self.measure = method.energies
         device = network.head.prototypes.device
         self.counts = torch.zeros(len(SPANS), len(SAMPLES) * BINS, dtype=torch.long, device=device)
 
@@ -36,7 +35,7 @@ class EnergyMeter:
             self.head.cosine(features.float()),
             num_old=self.seen.num_old,
             rank_norm="none",
-            subspace=self.settings.subspace if self.settings else "span",
+            subspace=self.measure.subspace,
             num_prototypes=self.head.num_prototypes,
         )
         group = (labels >= self.seen.num_old).long()
@@ -50,9 +49,9 @@ class EnergyMeter:
         return EnergyCounts(counts, self._priors())
 
     def _priors(self) -> dict[str, float]:
-        if self.settings is None or PRIOR_HEAD not in self.known.numbers:
+        names, numbers = self.measure.priors, self.known.numbers
+        if names is None or names[0] not in numbers:
             return {}
         sizes = self.seen.num_classes - self.seen.num_old, self.seen.num_old
-        ranks = (group_rank(size, self.settings.rank_norm) for size in sizes)
-        values = (self.known.numbers[name] for name in (PRIOR_HEAD, PRIOR_TAIL))
-        return {span: value * rank for span, value, rank in zip(SPANS, values, ranks, strict=True)}
+        ranks = (group_rank(size, self.measure.rank_norm) for size in sizes)
+        return {span: numbers[name] * rank for span, name, rank in zip(SPANS, names, ranks, strict=True)}

@@ -158,8 +158,10 @@ def _say_nothing_was_chosen() -> None:
     )
 
 
-class CalibratedPrediction:
+class CalibratedPrediction(Prediction):
     """The prediction with the chosen strengths; the method's own correction until something was chosen."""
+
+    name, label, gives_cosines = "calibrate", "calibrated", True
 
     def __init__(self, predict: Prediction | None) -> None:
         self.predict = predict
@@ -200,6 +202,7 @@ def _both(
         Sent("up/count_held_out/held_out", "how many samples were held out, old and new", (2,), kind="count"),
         Sent("down/count_held_out/*", "each number that the server keeps, such as EGC's priors"),
     ),
+    prediction=CalibratedPrediction,
     examples=("fedcbdr+feat+calibrate", "fedcbdr+calibrate", "refed+feat+calibrate"),
 )
 def calibrate(method: Method, settings: CalibrateSettings) -> Method:

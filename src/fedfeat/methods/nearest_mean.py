@@ -28,7 +28,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Method, Op
+from fedfeat.algorithm.method import Method, Op, Prediction
 from fedfeat.algorithm.registry import NoSettings, addon
 from fedfeat.algorithm.sent import Sent, final_model
 from fedfeat.algorithm.step import Known, Seen
@@ -84,8 +84,10 @@ class ClassMeans:
         known[MEANS] = joined_means(sums, counts, known.get(MEANS))
 
 
-class NearestMean:
+class NearestMean(Prediction):
     """Predicts by the cosine with class means."""
+
+    name, label, gives_cosines = "ncm", "class means", True
 
     def __call__(self, network: Network, outputs: Outputs, seen: Seen, known: Known) -> Tensor:
         """Return cosines; the classifier's logits where no mean has been measured in this task's layout."""
@@ -106,6 +108,7 @@ class NearestMean:
         ),
         Sent("up/class_sums/class_counts", "images per seen class", ("C",), kind="count", item=8),
     ),
+    prediction=NearestMean,
     examples=("herding+ncm",),
 )
 def ncm(method: Method, settings: NoSettings) -> Method:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from fedfeat.algorithm.method import OWN
 from fedfeat.report.collect import Group, Spread
-from fedfeat.report.predictions import EGC, NONE, OWN, Prediction, own_label, predictions
+from fedfeat.report.predictions import NONE, VARIANT, PredictionRecord, labels, predictions
 from fedfeat.report.records import MEGABYTE, RoundRecord, ScenarioRecord
 from fedfeat.report.run import Run
 from fedfeat.report.series import (
@@ -31,7 +32,7 @@ from fedfeat.report.series import (
 Data = dict[str, Any]
 MOST_PICTURE_BYTES = 1_000_000
 COSTS = ("megabytes_up", "megabytes_down", "images_per_second", "seconds")
-INSTEAD = {NONE: (NONE,), EGC: (EGC, OWN, NONE), OWN: (OWN, NONE)}
+INSTEAD = {NONE: (NONE,), VARIANT: (VARIANT, OWN, NONE), OWN: (OWN, NONE)}
 
 
 def group_data(group: Group) -> Data:
@@ -42,7 +43,7 @@ def group_data(group: Group) -> Data:
         "label": group.label,
         "seeds": [run.seed for run in group.shown if run.finished],
         "unfinished": sum(not run.finished for run in group.runs),
-        "own": own_label(group.runs[0]),
+        **labels(group.runs[0]),
         "predictions": {kind: _prediction([chosen(p, kind) for p in found]) for kind in kinds},
         "measures": {kind: _measures(group, kind) for kind in kinds} if group.finished else {},
         "costs": {name: pair(group.spread(name)) for name in COSTS},
@@ -51,12 +52,12 @@ def group_data(group: Group) -> Data:
     }
 
 
-def chosen(found: dict[str, Prediction], kind: str) -> Prediction:
+def chosen(found: dict[str, PredictionRecord], kind: str) -> PredictionRecord:
     """Return a prediction, or what stands in for it where a method does not have it."""
     return next(found[k] for k in INSTEAD[kind] if k in found)
 
 
-def _prediction(found: Sequence[Prediction]) -> Data:
+def _prediction(found: Sequence[PredictionRecord]) -> Data:
     matrix = mean_matrix([p.matrix for p in found])
     return {
         "accuracy": _spread(mean_and_std([p.accuracies for p in found])),
@@ -67,7 +68,7 @@ def _prediction(found: Sequence[Prediction]) -> Data:
     }
 
 
-def _group_accuracy(prediction: Prediction, which: int) -> list[float]:
+def _group_accuracy(prediction: PredictionRecord, which: int) -> list[float]:
     values = (pair[which] for pair in prediction.head_tail)
     return [nan if v is None else v for v in values]
 
@@ -145,7 +146,7 @@ def run_detail(run: Run) -> Data:
     }
 
 
-def _client_accuracies(scenario: ScenarioRecord, found: dict[str, Prediction]) -> Data:
+def _client_accuracies(scenario: ScenarioRecord, found: dict[str, PredictionRecord]) -> Data:
     """Return, by prediction, each client's accuracy after each task."""
     tables = {kind: client_accuracies(scenario, p.per_class) for kind, p in found.items()}
     return {kind: [percents(row) for row in table] for kind, table in tables.items() if len(table)}

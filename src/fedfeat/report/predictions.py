@@ -1,4 +1,4 @@
-"""The predictions of one model side by side: without correction, with EGC, calibrated; one switch chooses."""
+"""The predictions of one model side by side: without correction, a variant, the method's own; one switch chooses."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from fedfeat.algorithm.method import OWN, OWN_LABEL
 from fedfeat.federation.metrics import Matrix, backward_transfer, forgetting
+from fedfeat.methods import declared_labels
 from fedfeat.report.records import Confusion, HeadTail
 from fedfeat.report.run import Run
 
-NONE, EGC, OWN = "none", "egc", "own"
-BEFORE_CALIBRATION = "before calibration"  # the variant that calibrate has evaluated: EGC as published
-OWN_LABELS = {"calibrate": "calibrated", "egc": "EGC", "feat": "EGC", "ncm": "class means", "clip2fl": "re-trained"}
-ANY_LABEL = "method's own"
+NONE, VARIANT = "none", "variant"  # with OWN the positions of the switch
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PredictionRecord:
     """What one way to predict reached after each finished task, and its last confusion table."""
 
     accuracies: Sequence[float]
@@ -36,42 +35,47 @@ class Prediction:
         }
 
 
-def predictions(run: Run) -> dict[str, Prediction]:
-    """Return every prediction a run has: always ``none``; ``own`` and ``egc`` where they differ from it."""
+def predictions(run: Run) -> dict[str, PredictionRecord]:
+    """Return every prediction a run has: always ``none``; ``own`` and ``variant`` where they differ from it."""
     found = {NONE: _main(run, corrected=False)}
     if run.has_correction:
         found[OWN] = _main(run, corrected=True)
-    before = _variant(run, BEFORE_CALIBRATION)
-    if before is not None:
+    name = next(iter(run.variants), None)
+    variant = _variant(run, name) if name is not None else None
+    if variant is not None:
         found.setdefault(OWN, _main(run, corrected=True))
-        found[EGC] = before
+        found[VARIANT] = variant
     return found
 
 
 def choices(runs: Sequence[Run]) -> list[dict[str, str]]:
     """Return the positions of the switch, weakest correction first; one position means there is nothing to switch."""
-    kinds = {kind for run in runs for kind in predictions(run)}
-    labels = {own_label(run) for run in runs if OWN in predictions(run)}
-    if EGC in kinds:
-        own = OWN_LABELS["calibrate"]
-    else:
-        own = labels.pop() if len(labels) == 1 else ANY_LABEL
-    names = {NONE: "none", EGC: "EGC", OWN: own}
-    return [{"key": key, "label": label} for key, label in names.items() if key in kinds]
+    found = [(labels(run), predictions(run)) for run in runs]
+    several = any(VARIANT in kinds for _, kinds in found)
+    owners = [said for said, kinds in found if (VARIANT if several else OWN) in kinds]
+    names = {NONE: NONE, **{key: _common({said[key] for said in owners}) for key in (VARIANT, OWN)}}
+    return [{"key": key, "label": name} for key, name in names.items() if any(key in kinds for _, kinds in found)]
 
 
-def own_label(run: Run) -> str:
-    """Return the name of the method's own prediction."""
-    parts = run.method.split("+")
-    return next((label for part, label in OWN_LABELS.items() if part in parts), ANY_LABEL)
+def labels(run: Run) -> dict[str, str]:
+    """Return what a run's own prediction and its variant are called; old runs know only their method's name."""
+    said = run.labels
+    if OWN in said:
+        return {OWN: said[OWN], VARIANT: next((said[v] for v in run.variants if v in said), OWN_LABEL)}
+    *earlier, own = declared_labels(run.method) or [OWN_LABEL]
+    return {OWN: own, VARIANT: earlier[-1] if earlier else OWN_LABEL}
 
 
-def _main(run: Run, *, corrected: bool) -> Prediction:
+def _common(labels: set[str]) -> str:
+    return labels.pop() if len(labels) == 1 else OWN_LABEL
+
+
+def _main(run: Run, *, corrected: bool) -> PredictionRecord:
     result = run.result
     confusion: Confusion = []
     if result is not None:
         confusion = result.confusion if corrected else result.confusion_uncorrected
-    return Prediction(
+    return PredictionRecord(
         run.accuracies(corrected),
         run.matrix(corrected),
         [t.head_tail if corrected else t.head_tail_uncorrected for t in run.tasks],
@@ -80,7 +84,7 @@ def _main(run: Run, *, corrected: bool) -> Prediction:
     )
 
 
-def _variant(run: Run, name: str) -> Prediction | None:
+def _variant(run: Run, name: str) -> PredictionRecord | None:
     tasks = [t.variants[name] for t in run.tasks if name in t.variants]
     result = run.result
     if result is not None and name in result.accuracy_matrix_of_variants:
@@ -90,4 +94,4 @@ def _variant(run: Run, name: str) -> Prediction | None:
     if not accuracies or len(accuracies) != len(run.accuracies()):
         return None
     confusion = result.confusion_of_variants.get(name, []) if result else []
-    return Prediction(accuracies, matrix, [t.head_tail for t in tasks], [t.per_class for t in tasks], confusion)
+    return PredictionRecord(accuracies, matrix, [t.head_tail for t in tasks], [t.per_class for t in tasks], confusion)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,6 +33,7 @@ class Run:
     rounds: tuple[RoundRecord, ...]
     tasks: tuple[TaskRecord, ...]
     result: ResultRecord | None
+    labels: Mapping[str, str]  # what its predictions are called, if it says so
     missing: tuple[str, ...]
 
     @property
@@ -53,6 +55,13 @@ class Run:
         return [t.per_task if corrected else t.per_task_uncorrected for t in self.tasks]
 
     @property
+    def variants(self) -> list[str]:
+        """Names of the other predictions that were evaluated beside the method's own."""
+        return list(dict.fromkeys(name for task in self.tasks for name in task.variants)) or list(
+            self.result.accuracy_of_variants if self.result is not None else ()
+        )
+
+    @property
     def has_correction(self) -> bool:
         """Whether predictions with the correction ever differ from those without."""
         return self.matrix(True) != self.matrix(False)
@@ -66,7 +75,7 @@ def read_run(path: Path) -> Run:
         missing.append("config.toml names no method")
     environment = _table(path / "env.json", missing)
     scenario = _record(ScenarioRecord, path / "scenario.json", missing)
-    rounds, tasks = _events(folder, missing)
+    rounds, tasks, labels = _events(folder, missing)
     result = _record(ResultRecord, folder.result_path, missing) if folder.result_path.exists() else None
     if result is not None and not config:
         config = with_new_names(result.config)
@@ -84,6 +93,7 @@ def read_run(path: Path) -> Run:
         rounds=rounds,
         tasks=tasks,
         result=result,
+        labels=labels,
         missing=(),
     )
     return replace(run, missing=(*missing, *_progress(run)))
@@ -133,7 +143,9 @@ def _record(model: type[R], path: Path, missing: list[str]) -> R | None:
         return None
 
 
-def _events(folder: RunFolder, missing: list[str]) -> tuple[tuple[RoundRecord, ...], tuple[TaskRecord, ...]]:
+def _events(
+    folder: RunFolder, missing: list[str]
+) -> tuple[tuple[RoundRecord, ...], tuple[TaskRecord, ...], dict[str, str]]:
     try:
         lines = folder.events_path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
@@ -142,7 +154,7 @@ def _events(folder: RunFolder, missing: list[str]) -> tuple[tuple[RoundRecord, .
     except OSError as error:
         lines = []
         missing.append(f"events.jsonl cannot be read ({_short(error)})")
-    rounds, tasks, unreadable = list[RoundRecord](), list[TaskRecord](), 0
+    rounds, tasks, labels, unreadable = list[RoundRecord](), list[TaskRecord](), dict[str, str](), 0
     for line in lines:
         try:
             value = json.loads(line)
@@ -151,11 +163,13 @@ def _events(folder: RunFolder, missing: list[str]) -> tuple[tuple[RoundRecord, .
                 rounds.append(RoundRecord.model_validate(value))
             elif kind == "task":
                 tasks.append(_next_task(TaskRecord.model_validate(value), len(tasks)))
+            elif kind == "start":
+                labels = {str(name): str(label) for name, label in dict(value.get("predictions", {})).items()}
         except (ValueError, TypeError, KeyError, RecursionError):  # pydantic's errors are ValueErrors
             unreadable += 1
     if unreadable:
         missing.append(f"events.jsonl has {unreadable} unreadable line{'s' if unreadable > 1 else ''}")
-    return tuple(rounds), tuple(tasks)
+    return tuple(rounds), tuple(tasks), labels
 
 
 def _next_task(record: TaskRecord, done: int) -> TaskRecord:

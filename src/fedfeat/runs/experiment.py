@@ -190,6 +190,7 @@ class Experiment:
             "device": str(self.engine.device),
             "parameters": sum(p.numel() for p in self.engine.network.backbone.parameters()),
             "notes": list(self.method.notes),
+            "predictions": self.method.prediction_labels(),
             "aggregation": f"{self.config.train.aggregation} average; {norm}",
         }
 

@@ -15,21 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.algorithm.method import Method, Prediction
+from fedfeat.algorithm.method import OWN, Method, Prediction
 from fedfeat.algorithm.step import Known, Seen
 from fedfeat.config import Config
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import NO_AUGMENTATION
-from fedfeat.methods.calibrate import CalibratedPrediction
-from fedfeat.methods.feat.correction import EnergyCorrection
-from fedfeat.methods.nearest_mean import NearestMean
 from fedfeat.models import ETFHead, FlatModel, Network, Outputs, build_network
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.model_file import ModelCard, SavedModel, read_model
 
-NONE, OWN = "none", "own"
-NAMES: dict[type, str] = {EnergyCorrection: "egc", CalibratedPrediction: "calibrate", NearestMean: "ncm"}
+NONE = "none"
 
 
 class Predicted(NamedTuple):
@@ -64,14 +60,14 @@ class Trained:
         """Ways to predict, by name: ``none`` are the classifier's own logits, ``own`` is what the method prescribes."""
         ways: dict[str, Prediction | None] = {NONE: None, OWN: self.method.predict}
         for prediction in (self.method.predict, *self.method.variants.values()):
-            if type(prediction) in NAMES:
-                ways[NAMES[type(prediction)]] = prediction
+            if prediction is not None:
+                ways.setdefault(_name_of(prediction), prediction)
         return ways
 
     @property
     def own_correction(self) -> str:
-        """What the method's own prediction is called: ``egc``, ..., ``none``, or ``own`` where it has no name."""
-        return NONE if self.method.predict is None else NAMES.get(type(self.method.predict), OWN)
+        """What the method's own prediction is called; ``none`` without one, ``own`` where it has no name."""
+        return NONE if self.method.predict is None else _name_of(self.method.predict)
 
     def correction(self, name: str) -> Prediction | None:
         """Return one of ``corrections``; another name is refused."""
@@ -106,7 +102,7 @@ class Trained:
             return outputs.logits
         scores = correction(self.network, outputs, self.seen, self.known)
         head = self.network.head
-        if isinstance(head, ETFHead) and type(correction) in NAMES:
+        if isinstance(head, ETFHead) and getattr(correction, "gives_cosines", False):
             # These work on cosines, which a softmax would find all alike; the classifier trains on cosines times
             # the length of what it multiplies. The order of classes stays.
             scores = scores * head.multiplied(outputs.features).norm(dim=1, keepdim=True)
@@ -135,6 +131,11 @@ def load_trained(run_folder: Path | str, task: int | None = None, device: str | 
         class_names=saved.card.class_names[: seen.num_classes],
         finished=saved.finished,
     )
+
+
+def _name_of(prediction: Prediction) -> str:
+    """Return a prediction's name; a plain function, which a plugin may give, has none."""
+    return str(getattr(prediction, "name", OWN))
 
 
 def _as_tensor(images: np.ndarray | Tensor) -> Tensor:

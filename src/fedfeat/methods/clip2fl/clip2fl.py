@@ -56,7 +56,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Method, Reference, ReferenceFunction, linear_head
+from fedfeat.algorithm.method import Method, Prediction, Reference, ReferenceFunction, linear_head
 from fedfeat.algorithm.registry import addon
 from fedfeat.algorithm.step import Known, LossTerm, Seen, Step
 from fedfeat.core.errors import ConfigError
@@ -78,7 +78,20 @@ class CLIP2FLSettings(GradientSettings, ServerSettings):
     teacher: TeacherSettings = Field(default_factory=TeacherSettings, description="where CLIP comes from")
 
 
-@addon("clip2fl", CLIP2FLSettings, sends=SENDS)
+class RetrainedClassifier(Prediction):
+    """Predicts with the re-trained classifier."""
+
+    name, label = "clip2fl", "re-trained"
+
+    def __call__(self, network: Network, outputs: Outputs, seen: Seen, known: Known) -> Tensor:
+        """Return its logits; those of the averaged classifier while there is none for these classes."""
+        weight = known.tensors.get(WEIGHT)
+        if weight is None or len(weight) != seen.num_classes:
+            return outputs.logits
+        return F.linear(outputs.features, weight, known.tensors[BIAS])
+
+
+@addon("clip2fl", CLIP2FLSettings, sends=SENDS, prediction=RetrainedClassifier)
 def clip2fl(method: Method, settings: CLIP2FLSettings) -> Method:
     """CLIP2FL: distillation from a frozen CLIP, and a classifier re-trained on federated features."""
     if method.head is not linear_head or method.predict is not None:
@@ -97,7 +110,7 @@ def clip2fl(method: Method, settings: CLIP2FLSettings) -> Method:
         references=(*method.references, TeacherLogits(teacher)),
         statistics=(*method.statistics, GradientsByClass(settings)),
         server_steps=(*method.server_steps, FederatedFeatures(settings, teacher)),
-        predict=retrained_logits,
+        predict=RetrainedClassifier(),
         notes=(*method.notes, f"teacher={teacher.identity}", *_departures(settings)),
     )
 
@@ -107,14 +120,6 @@ def distillation(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     student = F.log_softmax(logits / temperature, dim=1)
     target = F.log_softmax(teacher / temperature, dim=1)
     return temperature**2 * F.kl_div(student, target, reduction="batchmean", log_target=True)
-
-
-def retrained_logits(network: Network, outputs: Outputs, seen: Seen, known: Known) -> Tensor:
-    """Predict with the re-trained classifier; with the averaged one while there is none for these classes."""
-    weight = known.tensors.get(WEIGHT)
-    if weight is None or len(weight) != seen.num_classes:
-        return outputs.logits
-    return F.linear(outputs.features, weight, known.tensors[BIAS])
 
 
 class TeacherLogits(Reference):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Buffers
+from fedfeat.algorithm.method import Buffers, Prediction
 from fedfeat.algorithm.step import Known, Seen, Step
 from fedfeat.core.payload import Payload, number_of
 from fedfeat.geometry import Energies, egc_correct, ema, group_energies, weighted_mean
@@ -116,8 +116,10 @@ class EnergyPrior:
         )
 
 
-class EnergyCorrection:
+class EnergyCorrection(Prediction):
     """EGC as a prediction: cosine logits, corrected by the gate that the global prior opens."""
+
+    name, label, gives_cosines = "egc", "EGC", True
 
     def __init__(self, settings: EGCSettings) -> None:
         self.settings = settings

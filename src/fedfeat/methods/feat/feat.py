@@ -126,10 +126,11 @@ from fedfeat.algorithm.method import Method, linear_head
 from fedfeat.algorithm.registry import addon
 from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.step import Fusable, LossTerm, Step
+from fedfeat.algorithm.tables import EnergyMeasure
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.rng import int_at
 from fedfeat.geometry import gsa_loss
-from fedfeat.methods.feat.correction import EnergyCorrection, EnergyPrior
+from fedfeat.methods.feat.correction import PRIOR_HEAD, PRIOR_TAIL, EnergyCorrection, EnergyPrior
 from fedfeat.methods.feat.settings import FeatSettings
 from fedfeat.models import ETFHead
 
@@ -205,7 +206,7 @@ def gsa(method: Method, settings: FeatSettings) -> Method:
     return replace(method, terms=(*method.terms, LossTerm("gsa", aligned, gsa.weight, gsa.from_task, fused)))
 
 
-@addon("egc", FeatSettings, table="feat", sends=SENDS, examples=("fedcbdr+etf+egc",))
+@addon("egc", FeatSettings, table="feat", sends=SENDS, prediction=EnergyCorrection, examples=("fedcbdr+etf+egc",))
 def egc(method: Method, settings: FeatSettings) -> Method:
     """Energy-based geometric correction at inference, with a prior that clients measure on their exemplars."""
     _demand_etf(method, "egc")
@@ -223,6 +224,7 @@ def egc(method: Method, settings: FeatSettings) -> Method:
         statistics=(*method.statistics, EnergyPrior(settings.egc)),
         encodes_exemplars=settings.egc.prior_source != "online" and settings.egc.prior_transform != "train",
         predict=EnergyCorrection(settings.egc),
+        energies=EnergyMeasure(settings.egc.subspace, settings.egc.rank_norm, (PRIOR_HEAD, PRIOR_TAIL)),
     )
 
 
@@ -231,6 +233,7 @@ def egc(method: Method, settings: FeatSettings) -> Method:
     FeatSettings,
     table="feat",
     sends=SENDS,
+    prediction=EnergyCorrection,
     examples=("fedcbdr+feat", "refed+feat", "herding+feat"),
 )
 def feat(method: Method, settings: FeatSettings) -> Method:

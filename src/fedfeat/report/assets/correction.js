@@ -99,7 +99,7 @@ function gainFigure() {
   const longest = Math.max(...gains.map((g) => g.length));
   return {
     title: "Gained by the correction",
-    caption: `Accuracy on all classes seen so far with ${kind === "egc" ? "EGC" : "the method's correction"} minus the same models without, in points; mean over seeds.`,
+    caption: `Accuracy on all classes seen so far with ${kind === "own" ? "the method's correction" : predictionName()} minus the same models without, in points; mean over seeds.`,
     summary: shown
       .map((g, i) => `${g.label}: ${gains[i].map((v, t) => `task ${t + 1} ${signed(v)}`).join(", ")}`)
       .join("; "),

@@ -2,13 +2,13 @@
 
 const state = {
   data: JSON.parse(byId("data").textContent),
-  prediction: "own", // position of the switch: none, egc or own
+  prediction: "own", // position of the switch: none, variant or own
   folder: null, // of the run in detail
   task: null, // whose energies are shown; null is the last one
   hidden: new Set(), // labels of methods that the reader took out of the charts
   printing: false,
 };
-const INSTEAD = { none: ["none"], egc: ["egc", "own", "none"], own: ["own", "none"] };
+const INSTEAD = { none: ["none"], variant: ["variant", "own", "none"], own: ["own", "none"] };
 
 /** Return an entry by prediction: that of the switch, or what stands in for it where a method lacks it. */
 function chosen(byPrediction, prediction = state.prediction) {
@@ -47,6 +47,6 @@ const withPrediction = (group) =>
 function predictionName(group = null) {
   if (state.prediction === "none") return "no correction";
   if (group && !("own" in group.predictions)) return "no correction";
-  if (state.prediction === "egc") return group && !("egc" in group.predictions) ? group.own : "EGC";
-  return group ? group.own : (state.data.choices.find((c) => c.key === "own")?.label ?? "no correction");
+  if (group) return state.prediction in group.predictions ? group[state.prediction] : group.own;
+  return state.data.choices.find((c) => c.key === state.prediction)?.label ?? "no correction";
 }

@@ -14,11 +14,12 @@ from pathlib import Path
 import torch
 
 import fedfeat
+from fedfeat.algorithm.method import OWN
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
 from fedfeat.core.files import disk_errors
 from fedfeat.runs.export.formats import FORMATS, Format
 from fedfeat.runs.export.graph import PredictionGraph
-from fedfeat.runs.trained import OWN, Trained
+from fedfeat.runs.trained import Trained
 
 TOLERANCE = 1e-4  # of the largest logit: what another order of float32 sums may change
 BATCHES = (1, 7, 64)  # sizes of the batches that a file is checked with
