@@ -26,7 +26,7 @@ from bare import BareLoop, State
 from fedfeat.core.payload import Payload
 from fedfeat.data import Dataset
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.engines.stacked import Convolutions
+from fedfeat.engines.stack import Convolutions
 from fedfeat.engines.vectorised import VectorisedClients
 from fedfeat.federation.average import average
 from fedfeat.models import as_vector

@@ -10,14 +10,14 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from simulated_card import simulate
+from simulated_gpu import simulate
 
 from fedfeat.core.errors import ConfigError
 from fedfeat.data.dataset import Augmentation, Dataset
 from fedfeat.engines.cuda.arithmetic import Own, Plain
 from fedfeat.engines.cuda.engine import CudaEngine
+from fedfeat.engines.cuda.local_update import LocalUpdate
 from fedfeat.engines.cuda.replica import Replica
-from fedfeat.engines.cuda.visit import Visit
 from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods
 from fedfeat.methods.data_free.pool import POOL
@@ -88,7 +88,7 @@ PLAIN = ["finetune", "fedcbdr", "fedcbdr+feat", "refed+feat", "fedcbdr+feat+cali
 # Rounding on a card is another one; a simulated card rounds as the engine in process does, nearly everywhere.
 TOLERANCE = 1e-4 if CARD else 1e-6
 needs_card = pytest.mark.skipif(not CARD, reason="only on an NVIDIA GPU")
-# What these bind to a client's steps differs from visit to visit: teachers, anchors, importances, control variates,
+# What these bind to a client's steps differs from update to update: teachers, anchors, importances, control variates,
 # draws of synthetic batches.
 BINDING = ["fedlwf", "fedewc", "fedssi", "replay+fedprox", "replay+scaffold", "replay+moon", "replay+feat+fedprox"]
 BINDING += ["target", "lander"]
@@ -258,20 +258,20 @@ def test_exemplars_are_encoded_before_the_first_visit_ends_and_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story: list[str] = []
-    launched, finish = Replica.encode_ahead, Visit.finish
+    launched, finish = Replica.encode_ahead, LocalUpdate.finish
 
     def noted(replica: Replica, indices: torch.Tensor) -> None:
         story.append("encoded")
         launched(replica, indices)
 
-    def finished(visit: Visit) -> Any:
+    def finished(update: LocalUpdate) -> Any:
         story.append("finished")
-        reply = finish(visit)
-        assert visit.replica.ahead is None, "nobody asked for it"
+        reply = finish(update)
+        assert update.replica.ahead is None, "nobody asked for it"
         return reply
 
     monkeypatch.setattr(Replica, "encode_ahead", noted)
-    monkeypatch.setattr(Visit, "finish", finished)
+    monkeypatch.setattr(LocalUpdate, "finish", finished)
     changes = {"scenario": {"tasks": 2}, "train": {"rounds": 2}}
     ours, _ = run(tmp_path / "a", "replay+feat", {"name": "cuda", "kernels": "torch"}, **changes)
     theirs, _ = run(tmp_path / "b", "replay+feat", {"name": "inprocess"}, **changes)
@@ -301,15 +301,16 @@ def test_features_that_were_made_ahead_are_void_under_another_model(tmp_path: Pa
 
 def test_out_of_memory_means_fewer_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, _ = run(tmp_path / "a", "fedcbdr+feat", {"name": "cuda", "kernels": "torch"})
-    begin, calls = Visit.begin, []
+    begin, drop, calls, dropped = LocalUpdate.begin, CudaEngine._drop_replica, [], []
 
-    def scarce(self: Visit) -> None:
+    def scarce(self: LocalUpdate) -> None:
         calls.append(self.client.id)
-        if len(self.replica.engine.replicas) > 1:
+        if not dropped:
             raise torch.cuda.OutOfMemoryError("out of memory")
         begin(self)
 
-    monkeypatch.setattr(Visit, "begin", scarce)
+    monkeypatch.setattr(LocalUpdate, "begin", scarce)
+    monkeypatch.setattr(CudaEngine, "_drop_replica", lambda self: (drop(self), dropped.append(len(self.replicas))))
     with pytest.warns(UserWarning, match="going on with 1 replicas"):
         ours, _ = run(tmp_path / "b", "fedcbdr+feat", {"name": "cuda", "kernels": "torch"})
     assert torch.equal(ours.weights, expected.weights)

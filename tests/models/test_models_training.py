@@ -4,7 +4,7 @@ import torch
 from fedfeat.algorithm.method import linear_head
 from fedfeat.algorithm.settings import TrainSettings, learning_rate
 from fedfeat.federation.average import average, mean_losses
-from fedfeat.federation.training import FlatSGD
+from fedfeat.federation.training import sgd
 from fedfeat.models import FlatModel, ModelSettings, as_vector, build_network
 
 
@@ -20,28 +20,46 @@ def loss_of(net, step):
     return torch.nn.functional.cross_entropy(net(x).logits, torch.arange(12) % 3)
 
 
+class Descent:
+    """Our SGD on the gradient that ``backward`` leaves in a flat model."""
+
+    def __init__(self, model, **settings):
+        self.model, self.settings, self.velocity = model, settings, torch.zeros_like(model.weights)
+
+    def step(self):
+        sgd(self.model.weights, self.model.gradient, self.velocity, **self.settings)
+        self.model.gradient.zero_()
+
+
+RATES = [0.1, torch.tensor(0.1)]  # engines that capture their steps keep the learning rate on the device
+
+
+@pytest.mark.parametrize("lr", RATES, ids=["number", "tensor"])
 @pytest.mark.parametrize(("momentum", "weight_decay"), [(0.9, 1e-5), (0.9, 0.1), (0.0, 0.0), (0.0, 0.1), (0.5, 5e-4)])
-def test_flat_sgd_equals_the_reference_over_several_steps(momentum, weight_decay):
+def test_sgd_equals_the_reference_over_several_steps(momentum, weight_decay, lr):
     plain, model = network(), FlatModel(network())
     reference = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
-    ours = FlatSGD(model, lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    ours = Descent(model, lr=lr, momentum=momentum, weight_decay=weight_decay)
     start = model.weights.clone()
+    running = model.vector[model.num_trainable :].clone()
     for step in range(6):
         reference.zero_grad()
         loss_of(plain, step).backward()
         reference.step()
         loss_of(model.network, step).backward()
+        running = model.vector[model.num_trainable :].clone()
         ours.step()
         expected = as_vector(p.detach() for p in plain.parameters())
         assert torch.allclose(model.weights, expected, rtol=1e-4, atol=1e-5)
     assert (model.weights - start).abs().max() > 1e-2
+    assert torch.equal(model.vector[model.num_trainable :], running), "running statistics are not SGD's"
 
 
 @pytest.mark.parametrize("clip", [0.05, 1e6])
 def test_clipping_equals_the_reference(clip):
     plain, model = network(), FlatModel(network())
     reference = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
-    ours = FlatSGD(model, lr=0.1, momentum=0.9, weight_decay=0.1, grad_clip=clip)
+    ours = Descent(model, lr=0.1, momentum=0.9, weight_decay=0.1, clip=clip)
     for step in range(3):
         reference.zero_grad()
         loss_of(plain, step).backward()
@@ -54,22 +72,16 @@ def test_clipping_equals_the_reference(clip):
     assert torch.allclose(model.weights, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_step_clears_the_gradient_and_leaves_running_statistics_alone():
-    model = FlatModel(network())
-    loss_of(model.network, 0).backward()
-    running = model.vector[model.num_trainable :].clone()
-    FlatSGD(model, lr=0.1, momentum=0.9, weight_decay=0.5).step()
-    assert (model.gradient == 0).all()
-    assert torch.equal(model.vector[model.num_trainable :], running)
-
-
-def test_momentum_starts_anew_with_every_optimiser():
-    model = FlatModel(network())
-    model.gradient.fill_(1.0)
-    FlatSGD(model, lr=0.1, momentum=0.9, weight_decay=0.0).step()
-    before = model.weights.clone()
-    FlatSGD(model, lr=0.1, momentum=0.9, weight_decay=0.0).step()
-    assert torch.equal(model.weights, before)
+def test_rows_of_a_stack_descend_like_single_vectors():
+    generator = torch.Generator().manual_seed(0)
+    weights, gradient, velocity = torch.randn(3, 2, 50, generator=generator)
+    singles = [[t[row].clone() for t in (weights, gradient, velocity)] for row in range(2)]
+    settings = {"lr": torch.tensor(0.1), "momentum": 0.9, "weight_decay": 0.1, "clip": 0.5}
+    sgd(weights, gradient, velocity, **settings)
+    for row, (single, *rest) in enumerate(singles):
+        sgd(single, *rest, **settings)
+        assert torch.allclose(weights[row], single, rtol=1e-6)
+        assert torch.allclose(velocity[row], rest[1], rtol=1e-6)
 
 
 @pytest.mark.parametrize(("round", "rate"), [(0, 0.04), (1, 0.0399903779), (2, 0.0399615212)])

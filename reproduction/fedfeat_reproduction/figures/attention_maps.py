@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedfeat.engines.inprocess import choose_device
+from fedfeat.engines.base import choose_device
 from fedfeat.models import Network
 from fedfeat.models.backbones import pool
 from fedfeat.runs.sweep import RunOutcome

@@ -15,7 +15,7 @@ from fedfeat.config.settings import EngineSettings
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.payload import Payload, State
 from fedfeat.data import load_dataset
-from fedfeat.engines.inprocess import choose_device
+from fedfeat.engines.base import choose_device
 from fedfeat.models import ETFHead, FlatModel
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder

@@ -7,7 +7,7 @@ A part may inherit from its protocol and override what it needs: what it leaves 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from torch import Tensor, nn
@@ -34,25 +34,29 @@ OWN, OWN_LABEL = "own", "method's own"  # what a prediction is called that does 
 
 @dataclass(frozen=True)
 class Capturable:
-    """A look or a push that an engine may capture: a function, and the tensors that one client's visit brings.
+    """A reference or penalty function that an engine may capture, and the tensors of one client's local update.
 
-    The function is the same for every visit of the same ``kind``, and whatever else it refers to (networks from
-    ``client.frozen``, settings) stays in place. So it is captured once, and each visit's tensors are copied in.
+    The function is the same for every update of the same ``kind``, and whatever else it refers to (networks from
+    ``client.frozen``, settings) stays in place. So it is captured once, and each update's tensors are copied in.
     """
 
     function: Callable[..., Any]
     tensors: tuple[Tensor, ...] = ()
-    kind: tuple[int, ...] = ()  # what else may differ between visits, such as the number of frozen networks
+    kind: tuple[int, ...] = ()  # what else may differ between updates, such as the number of frozen networks
 
     def __call__(self, *inputs: Tensor) -> Any:
         """Call the function with the step's inputs, then its tensors."""
         return self.function(*inputs, *self.tensors)
 
+    def copied(self) -> Capturable:
+        """Return the same with tensors of its own."""
+        return replace(self, tensors=tuple(t.clone() for t in self.tensors))
+
 
 class Reference(Protocol):
     """Something besides the batch that a step looks at: a frozen model, a synthetic batch.
 
-    A look that is ``Capturable`` runs at full speed on engine cuda; any other callable works too, in eager mode.
+    A function that is ``Capturable`` runs at full speed on engine cuda; any other callable works too, in eager mode.
     """
 
     def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
@@ -191,3 +195,79 @@ class Method:
     def ops(self) -> dict[str, Op]:
         """Return the operations that clients answer at the end of a task."""
         return {name: op for step in self.task_end_steps() for name, op in step.ops().items()}
+
+
+@dataclass(frozen=True)
+class ActiveParts:
+    """A method's parts in one client's local update: what they add to its steps and to its reply.
+
+    A new kind of part is a protocol and a field of ``Method`` above, and its place in here.
+    """
+
+    references: tuple[ReferenceFunction, ...] = ()
+    penalties: tuple[tuple[str, PenaltyGradient], ...] = ()
+    statistics: tuple[tuple[Statistic, Buffers], ...] = ()
+
+    @classmethod
+    def start(cls, method: Method, client: Client, request: Payload) -> ActiveParts:
+        """Start every part on what the client received; those that are not needed now are left out."""
+        references = (r.start(client, request) for r in method.references)
+        penalties = ((p.name, p.start(client, request)) for p in method.penalties)
+        return cls(
+            tuple(function for function in references if function is not None),
+            tuple((name, function) for name, function in penalties if function is not None),
+            tuple((statistic, statistic.start(client, request)) for statistic in method.statistics),
+        )
+
+    @property
+    def penalty_names(self) -> list[str]:
+        """Return the names of the penalties, in the order of their values."""
+        return [name for name, _ in self.penalties]
+
+    def penalise(self, weights: Tensor, gradient: Tensor) -> list[Tensor]:
+        """Add every penalty to the gradient and return the values."""
+        return [function(weights, gradient).detach().view(1) for _, function in self.penalties]
+
+    def observe(self, step: Step) -> None:
+        """Let statistics of single steps see one."""
+        for statistic, buffers in self.statistics:
+            if statistic.per_step:
+                statistic.update(step.network, step, buffers)
+
+    def finish(self, client: Client) -> Payload:
+        """Return what the statistics add to the client's reply."""
+        return {name: value for s, buffers in self.statistics for name, value in s.finish(client, buffers).items()}
+
+    @property
+    def capturable(self) -> bool:
+        """Whether an engine may capture a step with these parts."""
+        return all(isinstance(function, Capturable) for function in self._functions)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """What local updates must share to share a captured step: everything but the values of their tensors."""
+        kinds = tuple(f.kind for f in self._functions if isinstance(f, Capturable))
+        shapes = tuple(tuple(t.shape) for t in self.tensors)
+        return len(self.references), tuple(self.penalty_names), kinds, shapes
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """Return every tensor that a captured step reads or writes, in a fixed order."""
+        own = [t for f in self._functions if isinstance(f, Capturable) for t in f.tensors]
+        return own + [t for _, buffers in self.statistics for t in buffers.values()]
+
+    def copied(self) -> ActiveParts:
+        """Return the same parts with tensors of their own, which stay where they are."""
+        return ActiveParts(
+            tuple(_copied(function) for function in self.references),
+            tuple((name, _copied(function)) for name, function in self.penalties),
+            tuple((s, {name: t.clone() for name, t in buffers.items()}) for s, buffers in self.statistics),
+        )
+
+    @property
+    def _functions(self) -> list[Callable[..., Any]]:
+        return [*self.references, *(function for _, function in self.penalties)]
+
+
+def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function.copied() if isinstance(function, Capturable) else function

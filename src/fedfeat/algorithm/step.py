@@ -1,14 +1,17 @@
-"""A training step as loss terms see it, and the loss terms themselves."""
+"""A training step as loss terms see it, the loss terms, and the loss of a batch as a function."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedfeat.models import Network
+from fedfeat.models.network import Outputs
 
 
 class Seen(NamedTuple):
@@ -34,11 +37,9 @@ class Step(NamedTuple):
     labels: Tensor
     num_old: int
     num_classes: int
-    num_prototypes: int  # of the whole frame; as many as seen classes unless an ETF was preallocated
+    num_prototypes: int  # of the whole ETF; as many as seen classes unless it was preallocated
     references: Mapping[str, Tensor]  # what the method's references made of this batch
-    intermediate: tuple[
-        Tensor, ...
-    ]  # pooled features of every stage before its activation, if the method asks for them
+    intermediate: tuple[Tensor, ...]  # pooled features of every stage before its activation, where asked for
     network: Network  # for terms with trained layers of their own (``network.extras``)
 
 
@@ -60,23 +61,56 @@ class LossTerm:
     fusable: Fusable | None = None  # the same as a pure function, for engines with kernels of their own
 
 
+References = Sequence[Callable[[Tensor], Mapping[str, Tensor]]]  # images of a batch -> entries of ``Step.references``
+Forward = Callable[[Tensor], tuple[Outputs, tuple[Tensor, ...]]]  # images -> outputs, intermediate features
+LossOf = Callable[[LossTerm], Callable[[Step], Tensor]]
+
+
 def take_step(
     network: Network,
     images: Tensor,
     labels: Tensor,
     seen: Seen,
     *,
-    references: Sequence[Callable[[Tensor], Mapping[str, Tensor]]] = (),
+    references: References = (),
     wants_intermediate: bool = False,
+    forward: Forward | None = None,
 ) -> Step:
-    """Run a batch forward and gather what loss terms see."""
+    """Run a batch forward, in the engine's own way if it has one, and gather what loss terms see."""
     intermediate: tuple[Tensor, ...] = ()
     if wants_intermediate:
         outputs, intermediate = network.with_intermediate(images)
+    elif forward is not None:
+        outputs, intermediate = forward(images)
     else:
         outputs = network(images)
     # After the batch itself: a reference may run the network that is trained, and BatchNorm's running statistics
     # follow the order of passes.
     found = {key: value for function in references for key, value in function(images).items()}
-    frame = network.head.num_prototypes
-    return Step(*outputs, labels, seen.num_old, seen.num_classes, frame, found, intermediate, network)
+    prototypes = network.head.num_prototypes
+    return Step(*outputs, labels, seen.num_old, seen.num_classes, prototypes, found, intermediate, network)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The loss of a client in one task, as a function of a batch: weighted terms [terms], one by one."""
+
+    network: Network
+    seen: Seen
+    terms: tuple[LossTerm, ...]
+    wants_intermediate: bool = False
+    forward: Forward | None = None
+    loss_of: LossOf = attrgetter("function")
+
+    def __call__(self, images: Tensor, labels: Tensor, references: References) -> tuple[Step, Tensor]:
+        """Return the step and its weighted losses."""
+        step = take_step(
+            self.network,
+            images,
+            labels,
+            self.seen,
+            references=references,
+            wants_intermediate=self.wants_intermediate,
+            forward=self.forward,
+        )
+        return step, torch.stack([term.weight * self.loss_of(term)(step) for term in self.terms])

@@ -18,7 +18,7 @@ from rich.table import Table
 from fedfeat.algorithm.method import OWN
 from fedfeat.core.errors import DataError
 from fedfeat.data.images import find_images, fit_image
-from fedfeat.engines.inprocess import choose_device
+from fedfeat.engines.base import choose_device
 from fedfeat.runs.export import export_model
 from fedfeat.runs.trained import Trained, load_trained
 

@@ -1,4 +1,4 @@
-"""Which small clients take a training step together, how many of them fit, and when it pays."""
+"""Which small clients take a training step at once, how many of them fit, and when it pays."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import NamedTuple
 
 MIB = 2**20
 FEWEST_CLIENTS = 8  # with fewer than this, several replicas or a plain loop are as good
-MOST_ROWS = 128  # more clients at once than this fill no card better
+MOST_ROWS = 128  # more clients at once than this fill no GPU better
 LEAST_FILLED = 0.5
 # A client's step is small if its backward pass keeps no more than this. A GPU waits for the host on such steps, and
-# they are better taken together. A CPU does not wait, and its results are the reference: one by one unless asked.
+# they are better taken at once. A CPU does not wait, and its results are the reference: one by one unless asked.
 SMALL_STEP = {"cuda": 64 * MIB}
 
 
 class Group(NamedTuple):
-    """Clients, by their place in a list, that take their next step together, on batches of one size."""
+    """Clients, by their place in a list, that take their next step at once, on batches of one size."""
 
     size: int
     members: tuple[int, ...]
@@ -25,7 +25,7 @@ class Group(NamedTuple):
 def plan_steps(samples: Sequence[int], batch: int, epochs: int) -> list[Group]:
     """Return the steps of several clients' local training: each client sees its batches in their order.
 
-    In an epoch all full batches come first, then remainders of equal size together. No plan has fewer groups: every
+    In an epoch all full batches come first, then remainders of equal size at once. No plan has fewer groups: every
     group has one size, and each client must take as many steps of its remainder as there are epochs.
     """
     full = [
@@ -55,7 +55,7 @@ def plan_rows(wanted: int, free_bytes: int, bytes_each: int, *, reserve: float =
 
 
 def pays(device: str, samples: Sequence[int], batch: int, step_bytes: int) -> bool:
-    """Return whether clients with so many samples should train together.
+    """Return whether clients with so many samples should train at once.
 
     :param step_bytes: what the backward pass of one client's full batch keeps.
     """

@@ -10,26 +10,20 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import EXEMPLARS, Client
-from fedfeat.algorithm.method import Buffers, Method
+from fedfeat.algorithm.method import ActiveParts, Method
 from fedfeat.algorithm.settings import learning_rate
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import SHARED, Payload, tensor_of
-from fedfeat.core.rng import rng_at
-from fedfeat.data.augment import EpochPlan, plan_epoch
+from fedfeat.data.augment import EpochPlan
+from fedfeat.engines.base import BaseEngine
 from fedfeat.engines.grouping import FEWEST_CLIENTS, SMALL_STEP, even_parts, pays, plan_rows, plan_steps
-from fedfeat.engines.stacked import Convolutions, Stack
-from fedfeat.engines.stacked_graphs import CapturedStack
-from fedfeat.federation.privacy import protect
-from fedfeat.federation.training import LocalTraining
-
-if TYPE_CHECKING:
-    from fedfeat.engines.inprocess import InProcessEngine
+from fedfeat.engines.stack import CapturedStack, Convolutions, Stack
+from fedfeat.federation.training import LocalTraining, plan_batches, training_reply
 
 OFF = 1  # value of ``engine.vectorised`` that trains clients one by one
 COPIES = 8  # of a client's vector: kept, at work, as leaves, as gradients, as velocity, and what lies between
@@ -46,7 +40,7 @@ def can_vectorise(method: Method) -> bool:
 class VectorisedClients:
     """An engine's way to train many small clients at once; ``takes`` says when, ``train`` does it."""
 
-    def __init__(self, engine: InProcessEngine, convolutions: Convolutions | None = None) -> None:
+    def __init__(self, engine: BaseEngine, convolutions: Convolutions | None = None) -> None:
         self.engine, self.convolutions = engine, convolutions
         self._stack: Stack | None = None
         self._planned: dict[int, int] = {}  # clients at once, by task
@@ -130,9 +124,7 @@ class VectorisedClients:
 class Cohort:
     """The local training of several clients, each in its row of a stack."""
 
-    def __init__(
-        self, stack: Stack, engine: InProcessEngine, ids: Sequence[int], requests: Mapping[int, Payload]
-    ) -> None:
+    def __init__(self, stack: Stack, engine: BaseEngine, ids: Sequence[int], requests: Mapping[int, Payload]) -> None:
         self.stack, self.engine, self.ids = stack, engine, ids
         self.requests = [{n: v for n, v in requests[k].items() if not n.startswith(SHARED)} for k in ids]
         clients = [engine.client(k) for k in ids]
@@ -141,7 +133,7 @@ class Cohort:
         self.clients = [clients[i] for i in self.at_work]
         self.sets = [sets[i] for i in self.at_work]
         self.before = [dict(c.state) for c in self.clients]
-        self.buffers = [self._start(c, self.requests[i]) for c, i in zip(self.clients, self.at_work, strict=True)]
+        self.parts = [self._start(c, self.requests[i]) for c, i in zip(self.clients, self.at_work, strict=True)]
 
     def train(self) -> None:
         """Do every step; the host waits for none."""
@@ -164,34 +156,29 @@ class Cohort:
 
     def replies(self) -> Iterator[tuple[int, Payload]]:
         """Yield what each client answers, in the order of ids."""
-        means = (self.stack.sums / self.stack.samples[:, None, None]).tolist()
+        sums = self.stack.sums.cpu()  # at once, instead of waiting for each client's
         rows = {self.ids[place]: row for row, place in enumerate(self.at_work)}
         for client_id in self.ids:
             row = rows.get(client_id)
-            yield client_id, {"samples": 0} if row is None else self._reply(row, means[row])
+            yield client_id, {"samples": 0} if row is None else self._reply(row, sums[row])
 
-    def _reply(self, row: int, means: list[list[float]]) -> Payload:
-        client, method = self.clients[row], self.engine.method
-        vector = self.stack.vectors[row]
-        reply: Payload = {"weights": vector, "samples": len(self.sets[row])}
+    def _reply(self, row: int, sums: Tensor) -> Payload:
+        client, method, vector = self.clients[row], self.engine.method, self.stack.vectors[row]
         if method.statistics:
             client.model.load(vector)
-            for statistic, buffers in zip(method.statistics, self.buffers[row], strict=True):
-                reply.update(statistic.finish(client, buffers))
-            self.engine._note_state(client.id, self.before[row], client.state)
-        terms = method.active_terms(client.task)
-        reply |= {f"loss.{term.name}": means[-1][column] for column, term in enumerate(terms)}
-        reply["loss.first_epoch"] = sum(means[0])
-        return protect(reply, self.requests[self.at_work[row]], client)
+        terms = [term.name for term in method.active_terms(client.task)]
+        reply = training_reply(client, self.requests[self.at_work[row]], self.parts[row], vector, terms, sums)
+        self.engine.note_state(client.id, self.before[row], client.state)
+        return reply
 
-    def _start(self, client: Client, request: Payload) -> list[Buffers]:
+    def _start(self, client: Client, request: Payload) -> ActiveParts:
         """Start the method's statistics on the weights that the client received."""
         if self.engine.method.statistics:
             client.model.load(tensor_of(request, "weights"))
-        return [statistic.start(client, request) for statistic in self.engine.method.statistics]
+        return ActiveParts.start(self.engine.method, client, request)
 
     def _load(self) -> None:
-        """Put weights and draws of all epochs into the stack: a handful of copies, however many clients there are."""
+        """Put weights and plans of all epochs into the stack: a handful of copies, however many clients there are."""
         stack, count = self.stack, len(self.clients)
         received = [tensor_of(self.requests[i], "weights") for i in self.at_work]
         stack.vectors[:] = received[0]
@@ -202,20 +189,18 @@ class Cohort:
         stack.lr.fill_(learning_rate(self.engine.config.train, self.engine.round))
         device = self.engine.device
         stack.samples[:count] = torch.tensor([len(s) for s in self.sets], device=device)
-        drawn = [self._draws(row) for row in range(count)]
-        order, *rest = (_side_by_side(rows, stack.longest).to(device) for rows in zip(*drawn, strict=True))
+        plans = [self._plan(row) for row in range(count)]
+        order, *rest = (_side_by_side(rows, stack.longest).to(device) for rows in zip(*plans, strict=True))
         starts = torch.tensor([0, *(len(s) for s in self.sets[:-1])], device=device).cumsum(0)
         stack.order[:count] = torch.cat(self.sets)[order + starts[:, None]]
         for buffer, values in zip((stack.crops, stack.flips, stack.brightness), rest, strict=True):
             buffer[:count] = values
 
-    def _draws(self, row: int) -> EpochPlan:
-        """Return the draws of all epochs of a client, one after another."""
-        client, size = self.clients[row], len(self.sets[row])
-        where = client.seed, "batches", client.task, client.round, client.id
-        epochs = range(client.settings.local_epochs)
-        drawn = [plan_epoch(rng_at(*where, epoch), size, client.images.augmentation) for epoch in epochs]
-        return EpochPlan(*(torch.cat(parts) for parts in zip(*drawn, strict=True)))
+    def _plan(self, row: int) -> EpochPlan:
+        """Return the order and augmentation of all epochs of a client, one after another."""
+        client = self.clients[row]
+        epochs = [plan_batches(client, epoch) for epoch in range(client.settings.local_epochs)]
+        return EpochPlan(*(torch.cat(parts) for parts in zip(*epochs, strict=True)))
 
 
 def _side_by_side(rows: Sequence[Tensor], longest: int) -> Tensor:

@@ -1,44 +1,105 @@
-"""A client's local training: the one op that every method shares."""
+"""A client's local training: THE training step, the plain loop over it, and the reply at its end.
+
+Every engine trains with :func:`train_step` and answers with :func:`training_reply`. Engines differ in where tensors
+lie, in how the gradient moves the weights, and in how the work is launched.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Method
-from fedfeat.algorithm.settings import learning_rate
-from fedfeat.algorithm.step import take_step
+from fedfeat.algorithm.method import ActiveParts, Method
+from fedfeat.algorithm.settings import TrainSettings, learning_rate
+from fedfeat.algorithm.step import Objective, References, Step
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.core.rng import rng_at
-from fedfeat.data.augment import plan_epoch
+from fedfeat.data.augment import EpochPlan, plan_epoch
 from fedfeat.federation.privacy import protect
-from fedfeat.models import FlatModel
+
+# (images, labels, references) -> the step if statistics want to see it, and the losses [..., terms].
+LossFunction = Callable[[Tensor, Tensor, References], tuple[Step | None, Tensor]]
+Descent = Callable[[Sequence[Tensor | None]], list[Tensor]]  # moves the weights, returns values of penalties
 
 
-class FlatSGD:
-    """SGD with momentum and weight decay on a flat model: three operations, however many layers there are."""
+def train_step(
+    images: Tensor,
+    labels: Tensor,
+    *,
+    loss: LossFunction,
+    leaves: Sequence[Tensor],
+    descend: Descent,
+    parts: ActiveParts,
+) -> Tensor:
+    """Take one step of local training and return the value of every loss term and penalty.
 
-    def __init__(
-        self, model: FlatModel, *, lr: float, momentum: float, weight_decay: float, grad_clip: float | None = None
-    ) -> None:
-        self.model = model
-        self.lr, self.momentum, self.weight_decay, self.grad_clip = lr, momentum, weight_decay, grad_clip
-        self.velocity: Tensor | None = None
+    Nothing here waits for the device or branches on a tensor's value, so an engine may capture it.
+    """
+    # 1. The loss, with what the method compares the batch to (a frozen model, a synthetic batch), and its gradient.
+    step, losses = loss(images, labels, parts.references)
+    gradients = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
+    with torch.no_grad():
+        # 2. Penalties add to the gradient, SGD moves the weights.
+        penalties = descend(gradients)
+        # 3. Statistics see the step.
+        if step is not None:
+            parts.observe(step)
+        return torch.cat([losses.detach(), *penalties], dim=-1)
 
-    @torch.no_grad()
-    def step(self) -> None:
-        """Apply and clear the gradient."""
-        weights, gradient = self.model.weights, self.model.gradient
-        if self.grad_clip is not None:
-            gradient.mul_((self.grad_clip / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0))
-        gradient.add_(weights, alpha=self.weight_decay)
-        if self.velocity is None:
-            self.velocity = gradient.clone()
-        else:
-            self.velocity.mul_(self.momentum).add_(gradient)
-        weights.add_(self.velocity, alpha=-self.lr)
-        gradient.zero_()
+
+def clip_norm(gradient: Tensor, clip: float | None) -> None:
+    """Scale a gradient, or each row of a stack, down to a norm of at most ``clip``."""
+    if clip is not None:
+        norm = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
+        gradient.mul_((clip / (norm + 1e-6)).clamp(max=1.0))
+
+
+@torch.no_grad()
+def sgd(
+    weights: Tensor,
+    gradient: Tensor,
+    velocity: Tensor,
+    *,
+    lr: float | Tensor,
+    momentum: float,
+    weight_decay: float,
+    clip: float | None = None,
+) -> None:
+    """Apply SGD with momentum and weight decay in place, to one vector or to each row of a stack."""
+    clip_norm(gradient, clip)
+    gradient.add_(weights, alpha=weight_decay)
+    velocity.mul_(momentum).add_(gradient)
+    if isinstance(lr, Tensor):
+        weights.addcmul_(velocity, lr, value=-1.0)
+    else:
+        weights.add_(velocity, alpha=-lr)
+
+
+def plan_batches(client: Client, epoch: int, round: int | None = None) -> EpochPlan:
+    """Return the order and the augmentation of one epoch of local training."""
+    round = client.round if round is None else round
+    rng = rng_at(client.seed, "batches", client.task, round, client.id, epoch)
+    return plan_epoch(rng, len(client.local_set), client.images.augmentation)
+
+
+def training_reply(
+    client: Client, request: Payload, parts: ActiveParts, vector: Tensor, terms: Sequence[str], sums: Tensor
+) -> Payload:
+    """Return what a client answers after its last step.
+
+    :param terms: names of the loss terms.
+    :param sums: [epochs, terms and penalties], each value times the size of its batch.
+    """
+    samples = len(client.local_set)
+    reply: Payload = {"weights": vector, "samples": samples, **parts.finish(client)}
+    protect(reply, request, client)
+    means = (sums / samples).tolist()
+    reply |= {f"loss.{name}": means[-1][column] for column, name in enumerate([*terms, *parts.penalty_names])}
+    reply["loss.first_epoch"] = sum(means[0])
+    return reply
 
 
 class LocalTraining:
@@ -63,47 +124,45 @@ def train(client: Client, request: Payload, method: Method) -> Payload:
         return {"samples": 0}
     settings, model = client.settings, client.model
     model.load(tensor_of(request, "weights"))
-    optimiser = FlatSGD(
-        model,
-        lr=learning_rate(settings, client.round),
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        grad_clip=method.grad_clip,
-    )
+    parts = ActiveParts.start(method, client, request)
     terms = method.active_terms(client.task)
-    looks = [look for r in method.references if (look := r.start(client, request)) is not None]
-    pushes = [(p.name, push) for p in method.penalties if (push := p.start(client, request)) is not None]
-    buffers = [s.start(client, request) for s in method.statistics]
-    names = [*(t.name for t in terms), *(name for name, _ in pushes)]
-    sums = torch.zeros(settings.local_epochs, len(names), device=client.device)
+    loss = Objective(client.network, client.seen, terms, method.wants_intermediate)
+    descend = _descent(client, parts, settings, method.grad_clip)
+    names = [term.name for term in terms]
+    sums = torch.zeros(settings.local_epochs, len(names) + len(parts.penalty_names), device=client.device)
     client.network.train()
     for epoch in range(settings.local_epochs):
-        rng = rng_at(client.seed, "batches", client.task, client.round, client.id, epoch)
-        draws = plan_epoch(rng, len(local_set), client.images.augmentation)
-        order = local_set[draws.order.to(local_set.device)]
+        plan = plan_batches(client, epoch)
+        order = local_set[plan.order.to(local_set.device)]
         for start in range(0, len(order), settings.batch):
-            visited = slice(start, start + settings.batch)
-            batch = client.batch = order[visited]
-            images = client.images.augmented(batch, draws, visited)
-            step = take_step(
-                client.network,
-                images,
-                client.labels(batch),
-                client.seen,
-                references=looks,
-                wants_intermediate=method.wants_intermediate,
+            rows = slice(start, start + settings.batch)
+            batch = client.batch = order[rows]
+            images = client.images.augmented(batch, plan, rows)
+            values = train_step(
+                images, client.labels(batch), loss=loss, leaves=model.parameters, descend=descend, parts=parts
             )
-            losses = torch.stack([term.weight * term.function(step) for term in terms])
-            losses.sum().backward()  # type: ignore[no-untyped-call]
-            pulls = [push(model.weights, model.gradient) for _, push in pushes]
-            optimiser.step()
-            sums[epoch].add_(torch.cat([losses.detach(), *(p.detach().view(1) for p in pulls)]), alpha=len(batch))
-            for statistic, buffer in zip(method.statistics, buffers, strict=True):
-                statistic.update(client.network, step, buffer)
-    reply: Payload = {"weights": model.vector, "samples": len(local_set)}
-    for statistic, buffer in zip(method.statistics, buffers, strict=True):
-        reply.update(statistic.finish(client, buffer))
-    means = (sums / len(local_set)).tolist()
-    reply |= {f"loss.{name}": means[-1][column] for column, name in enumerate(names)}
-    reply["loss.first_epoch"] = sum(means[0])
-    return protect(reply, request, client)
+            sums[epoch].add_(values, alpha=len(batch))
+    model.gradient.zero_()
+    return training_reply(client, request, parts, model.vector, names, sums)
+
+
+def _descent(client: Client, parts: ActiveParts, settings: TrainSettings, clip: float | None) -> Descent:
+    """Return SGD on the resident model, which begins without velocity."""
+    model, lr = client.model, learning_rate(settings, client.round)
+    velocity = torch.zeros_like(model.weights)
+
+    def descend(gradients: Sequence[Tensor | None]) -> list[Tensor]:
+        model.gather(gradients)
+        penalties = parts.penalise(model.weights, model.gradient)
+        sgd(
+            model.weights,
+            model.gradient,
+            velocity,
+            lr=lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            clip=clip,
+        )
+        return penalties
+
+    return descend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING  # Triton is there on Linux with an NVIDIA GPU only
 
 import torch
 from torch import Tensor
@@ -19,11 +19,11 @@ from fedfeat.models.backbones import BatchNorm
 if TYPE_CHECKING:
     from fedfeat.engines.cuda.kernels.descend import Descend
 
-Forward = Callable[[dict[str, Tensor], Tensor], Tensor]
+Backbone = Callable[[dict[str, Tensor], Tensor], Tensor]  # (its parameters, images) -> pooled features
 Transform = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def backbone_of(network: Network) -> Forward:
+def backbone_of(network: Network) -> Backbone:
     """Return a backbone as a function of its parameters; its running statistics are its own."""
     buffers = dict(network.backbone.named_buffers())
 
@@ -32,6 +32,24 @@ def backbone_of(network: Network) -> Forward:
         return pooled
 
     return run
+
+
+def fused_sgd(
+    weights: Tensor, gradient: Tensor, velocity: Tensor, lr: Tensor, *, momentum: float, decay: float
+) -> None:
+    """Apply SGD in one pass over weights, gradient and velocity: the kernel behind ``torch.optim.SGD(fused=True)``."""
+    torch._fused_sgd_(
+        [weights],
+        [gradient],
+        [velocity],
+        weight_decay=decay,
+        momentum=momentum,
+        lr=lr,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+    )
 
 
 class Plain:
@@ -51,7 +69,7 @@ class Plain:
         """Return the augmentation of a batch, from bytes to normalised images."""
         return self.images.transformed
 
-    def forward(self, network: Network, size: int) -> Forward:
+    def forward(self, network: Network, size: int) -> Backbone:
         """Return the backbone as a function of its parameters."""
         return backbone_of(network)
 
@@ -72,7 +90,7 @@ class Compiled(Plain):
 
     def __init__(self, images: DeviceImages, batch: int, dtype: torch.dtype) -> None:
         super().__init__(images, batch, dtype)
-        self._forward: Forward | None = None
+        self._forward: Backbone | None = None
         self._transform: Transform | None = None
 
     def transform(self, size: int) -> Transform:
@@ -83,7 +101,7 @@ class Compiled(Plain):
             self._transform = torch.compile(self.images.transformed, fullgraph=True, dynamic=False)
         return self._transform
 
-    def forward(self, network: Network, size: int) -> Forward:
+    def forward(self, network: Network, size: int) -> Backbone:
         """Return the backbone, compiled as a function of its parameters and running statistics."""
         if size != self.batch:
             return super().forward(network, size)

@@ -1,7 +1,7 @@
 """The fast engine for one NVIDIA GPU: a client's training step is captured once and replayed, on its own stream.
 
 Images are gathered and augmented, the network is run forward and backward and SGD is applied inside one captured
-graph; a device-side cursor walks through the epoch's draws, so replaying needs nothing from the host. As many
+graph; a device-side cursor walks through the epoch's plan, so replaying needs nothing from the host. As many
 replicas of the model as pay train different clients at once. A batch smaller than the others is captured in its own
 size, so BatchNorm sees exactly the samples that the in-process engine shows it. What a method binds to a client's
 steps (teachers, anchors, control variates) is copied to where the captured step reads it; a method whose steps need
@@ -20,21 +20,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.client import EXEMPLARS, Client
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.repeat import Work
 from fedfeat.config import Config
 from fedfeat.core.errors import ConfigError, FedfeatError
 from fedfeat.core.payload import SHARED, Payload, number_of
-from fedfeat.data.augment import EpochPlan
 from fedfeat.data.dataset import Dataset
 from fedfeat.engines.cuda.arithmetic import arithmetic
 from fedfeat.engines.cuda.capture import STEPS_TO_CAPTURE, put_back, warmed_up
-from fedfeat.engines.cuda.peak import flops_per_image, matrix_peak
+from fedfeat.engines.cuda.local_update import LocalUpdate, Plans
 from fedfeat.engines.cuda.plan import interleave, longest_first, plan_replicas, stream_priority
 from fedfeat.engines.cuda.replica import Replica
-from fedfeat.engines.cuda.visit import Visit
+from fedfeat.engines.cuda.roofline import flops_per_image, matrix_peak
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.models import Network
 from fedfeat.scenario import Scenario
@@ -43,7 +42,7 @@ MOST_URGENT = -3  # PyTorch keeps streams of four priorities
 
 
 class CudaEngine(InProcessEngine):
-    """Clients at the speed of the card."""
+    """Clients at the speed of the GPU."""
 
     def __init__(self, config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> None:
         super().__init__(config, dataset, scenario, method)
@@ -57,7 +56,7 @@ class CudaEngine(InProcessEngine):
         self.bytes_each = 0  # what one replica was measured to need
         self.images_per_second = 0.0  # of the last round, while clients trained
         self.most_images_per_second = self._ceiling()
-        self.drawn: dict[tuple[int, int, int], EpochPlan] = {}  # by client, round and epoch: draws made ahead
+        self.planned: Plans = {}  # ahead of their round
         self._captured: bool | None = None
 
     def begin_task(self, task: int, weights: Tensor | None = None) -> Tensor:
@@ -65,7 +64,7 @@ class CudaEngine(InProcessEngine):
         self.replicas.clear()
         gc.collect()  # captured steps give their memory back before this task's are planned
         self._captured = None
-        self.drawn.clear()
+        self.planned.clear()
         return super().begin_task(task, weights)
 
     def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
@@ -95,7 +94,7 @@ class CudaEngine(InProcessEngine):
             return warmed_up(work, torch.cuda.graph_pool_handle(), stream).replay
 
     def account(self) -> dict[str, Any]:
-        """Return how the last round was run: clients at once, memory planned for each, share of the card's peak."""
+        """Return how the last round was run: clients at once, memory planned for each, share of the GPU's peak."""
         return {
             "clients_at_once": self.at_once,
             "bytes_per_client": self.bytes_each,
@@ -112,7 +111,7 @@ class CudaEngine(InProcessEngine):
             self.at_once = 1
             yield from super().ask("train", requests)
             return
-        self.drawn = {where: draws for where, draws in self.drawn.items() if where[1] >= self.round}
+        self.planned = {where: plan for where, plan in self.planned.items() if where[1] >= self.round}
         waiting = sorted(requests)
         while waiting:
             wave = waiting[: len(self.replicas)]
@@ -128,35 +127,36 @@ class CudaEngine(InProcessEngine):
                 yield client_id, replies.get(client_id, {"samples": 0})
 
     def _train_wave(self, clients: list[int], requests: Mapping[int, Payload]) -> dict[int, Payload]:
-        """Train one client per replica at once, the longest visit on the stream of the highest priority."""
-        visits = [self._visit(r, k, requests[k]) for k, r in zip(clients, self.replicas, strict=False)]
-        before = [dict(visit.client.state) for visit in visits]
-        for visit in visits:
-            visit.begin()
-            visit.replay(0)  # something to do for the card while the next visit gets ready
-        for number, step in interleave([v.sizes for v in visits]):
+        """Train one client per replica at once, the longest update on the stream of the highest priority."""
+        updates = [self._update(r, k, requests[k]) for k, r in zip(clients, self.replicas, strict=False)]
+        before = [dict(update.client.state) for update in updates]
+        for update in updates:
+            update.begin()
+            update.replay(0)  # something to do for the GPU while the next update gets ready
+        for number, step in interleave([u.sizes for u in updates]):
             if step:
-                visits[number].replay(step)
+                updates[number].replay(step)
         self.at_once = len(self.replicas)
-        for visit in visits:
-            visit.encode_ahead()
-        for visit in visits:
-            visit.draw_ahead()
+        for update in updates:
+            update.encode_ahead()
+        for update in updates:
+            update.plan_ahead()
         replies = {}
         # The shortest first: what it measures after training runs while the others still train.
-        for visit, earlier in reversed(list(zip(visits, before, strict=True))):
-            replies[visit.client.id] = visit.finish()
-            self._note_state(visit.client.id, earlier, visit.client.state)
+        for update, earlier in reversed(list(zip(updates, before, strict=True))):
+            replies[update.client.id] = update.finish()
+            self.note_state(update.client.id, earlier, update.client.state)
         return replies
 
-    def _visit(self, replica: Replica, client_id: int, request: Payload) -> Visit:
+    def _update(self, replica: Replica, client_id: int, request: Payload) -> LocalUpdate:
         client = replace(replica.lent_to(self.client(client_id)), frozen=replica.frozen)
-        return Visit(replica, client, {k: v for k, v in request.items() if not k.startswith(SHARED)})
+        request = {k: v for k, v in request.items() if not k.startswith(SHARED)}
+        return LocalUpdate(replica, client, request, self.planned)
 
     def _can_capture(self, client_id: int, requests: Mapping[int, Payload], clients: int) -> bool:
         """Return whether this task's steps can be captured, and have replicas ready if so."""
         if self._captured is None:
-            self._captured = self._visit(self._new_replica(), client_id, requests[client_id]).parts() is not None
+            self._captured = self._update(self._new_replica(), client_id, requests[client_id]).parts().capturable
         if self._captured:
             self._make_replicas(client_id, requests, clients)
         return self._captured
@@ -167,9 +167,9 @@ class CudaEngine(InProcessEngine):
             before = torch.cuda.mem_get_info(self.device)[0]
             try:
                 replica = self._new_replica()
-                visit = self._visit(replica, client_id, requests[client_id])
-                visit.prepare()
-                replica.graph(self.config.train.batch, visit.kind)
+                update = self._update(replica, client_id, requests[client_id])
+                update.prepare()
+                replica.graph(self.config.train.batch, update.kind)
                 torch.cuda.empty_cache()  # what ran before the capture took memory that no other stream can use
             except torch.cuda.OutOfMemoryError:
                 if not self.replicas:
@@ -195,7 +195,9 @@ class CudaEngine(InProcessEngine):
         train = self.config.train
         capacity = max(self._largest_local_set() * train.local_epochs, STEPS_TO_CAPTURE * train.batch)
         least, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]
-        return Replica(self, network, capacity, stream_priority(number, least, max(greatest, MOST_URGENT)))
+        return Replica(
+            self, self.arithmetic, network, capacity, stream_priority(number, least, max(greatest, MOST_URGENT))
+        )
 
     def _drop_replica(self) -> None:
         """Go on with one replica less after memory ran out."""
@@ -208,7 +210,7 @@ class CudaEngine(InProcessEngine):
         warnings.warn(f"engine cuda: memory ran out; going on with {self.wanted} replicas", stacklevel=2)
 
     def _ceiling(self) -> float:
-        """Return the images per second that the card's matrix units alone would allow."""
+        """Return the images per second that the GPU's matrix units alone would allow."""
         peak = matrix_peak(self.device, self.config.engine.precision)
         return peak / (3 * flops_per_image(self.network, self.dataset.image_shape))
 
@@ -216,7 +218,7 @@ class CudaEngine(InProcessEngine):
         largest = 0
         sizes = self.scenario.splits[self.task].sizes
         for client in self.scenario.present(self.task):
-            kept = self.states.get(int(client), {}).get("exemplars")
+            kept = self.states.get(int(client), {}).get(EXEMPLARS)
             largest = max(largest, int(sizes[client]) + (len(kept) if isinstance(kept, Tensor) else 0))
         return max(largest, 1)
 
@@ -230,4 +232,4 @@ def need_gpu(device: torch.device) -> None:
 
 
 def _too_small(batch: int) -> str:
-    return f"engine cuda: the card has no memory for one replica at train.batch = {batch}; lower train.batch"
+    return f"engine cuda: the GPU has no memory for one replica at train.batch = {batch}; lower train.batch"

@@ -1,10 +1,10 @@
-"""Planning for the CUDA engine: how many replicas fit, and which batch sizes a client's visit consists of."""
+"""Planning for the CUDA engine: how many replicas fit, and which batch sizes a client's local update consists of."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-MOST_REPLICAS = 6  # more streams than this brought nothing on the cards measured
+MOST_REPLICAS = 6  # more streams than this brought nothing on the GPUs measured
 
 
 def plan_replicas(wanted: int, clients: int, free_bytes: int, bytes_each: int, *, reserve: float = 0.1) -> int:
@@ -24,7 +24,7 @@ def longest_first(clients: Sequence[int], samples: Mapping[int, int]) -> list[in
 
 
 def stream_priority(number: int, least: int, greatest: int) -> int:
-    """Return the priority of a replica's stream: the first replica, which gets the longest visit, has the greatest.
+    """Return the priority of a replica's stream: the first replica, which gets the longest update, has the greatest.
 
     In CUDA smaller numbers go first: ``greatest`` is at most ``least``.
     """
@@ -32,7 +32,7 @@ def stream_priority(number: int, least: int, greatest: int) -> int:
 
 
 def batch_sizes(samples: int, batch: int, epochs: int) -> list[int]:
-    """Return the sizes of a visit's batches in order: full ones, then each epoch's remainder."""
+    """Return the sizes of an update's batches in order: full ones, then each epoch's remainder."""
     full, rest = divmod(samples, batch)
     return ([batch] * full + ([rest] if rest else [])) * epochs
 

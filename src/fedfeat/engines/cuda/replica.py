@@ -4,55 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.method import ActiveParts
 from fedfeat.algorithm.repeat import Work
-from fedfeat.algorithm.step import Seen, Step
-from fedfeat.engines.cuda.arithmetic import Forward, Transform, backbone_of
+from fedfeat.algorithm.step import Objective
+from fedfeat.engines.base import BaseEngine, FrozenNetworks
+from fedfeat.engines.cuda.arithmetic import Backbone, Plain, Transform, backbone_of, fused_sgd
 from fedfeat.engines.cuda.capture import put_back, warmed_up
-from fedfeat.engines.cuda.parts import Kind, Parts
-from fedfeat.engines.frozen import FrozenNetworks
+from fedfeat.federation.training import Descent, clip_norm, train_step
 from fedfeat.models import FlatModel, Network
+from fedfeat.models.network import Outputs
 
-if TYPE_CHECKING:
-    from fedfeat.algorithm.client import Client
-    from fedfeat.engines.cuda.engine import CudaEngine
+Kind = tuple[object, ...]
 
 
 class Replica:
     """One copy of the model on its own stream, with its captured steps and the buffers they read."""
 
-    def __init__(self, engine: CudaEngine, network: Network, capacity: int, priority: int) -> None:
-        self.engine = engine
-        self.config = engine.config
+    def __init__(self, engine: BaseEngine, arithmetic: Plain, network: Network, capacity: int, priority: int) -> None:
+        self.method, self.train, self.arithmetic = engine.method, engine.config.train, arithmetic
         self.images = engine.train_images
         self.stream = torch.cuda.Stream(engine.device, priority=priority)  # type: ignore[no-untyped-call]
         self.network = network
         self.frozen = FrozenNetworks(engine.new_network, engine.scenario)
-        self.seen: Seen = engine.seen
+        self.seen = engine.seen
         self.terms = engine.method.active_terms(engine.task)
         self.model = FlatModel(network)
         self.velocity = torch.zeros_like(self.model.weights)
         self.half, self.leaves = self._differentiated()
-        self.sgd = engine.arithmetic.sgd(self.model)
+        self.layerwise_sgd = arithmetic.sgd(self.model)
         device = engine.device
         self.lr = torch.zeros((), device=device)
         self.cursor = torch.zeros((), dtype=torch.long, device=device)
-        # Until a client's draws are loaded, point at a sample of the current task: capturing runs on it.
+        # Until a client's plan is loaded, point at a sample of the current task: capturing runs on it.
         valid = int(engine.scenario.splits[engine.task].indices[0])
         self.order = torch.full((capacity,), valid, dtype=torch.long, device=device)
         self.crops = torch.zeros(capacity, 2, dtype=torch.long, device=device)
         self.flips = torch.zeros(capacity, dtype=torch.bool, device=device)
         self.brightness = torch.ones(capacity, device=device)
         widest = len(self.terms) + len(engine.method.penalties)
-        self.sums = torch.zeros(self.config.train.local_epochs, widest, device=device)
+        self.sums = torch.zeros(self.train.local_epochs, widest, device=device)
         self.epoch = torch.zeros((), dtype=torch.long, device=device)
-        self.to_encode = torch.zeros(self.config.train.batch, dtype=torch.long, device=device)
+        self.to_encode = torch.zeros(self.train.batch, dtype=torch.long, device=device)
         self.pool = torch.cuda.graph_pool_handle()
-        self.parts: dict[Kind, Parts] = {}
+        self.parts: dict[Kind, ActiveParts] = {}
         self.graphs: dict[tuple[int, Kind], torch.cuda.CUDAGraph] = {}
         self.encoder: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
         self.ahead: tuple[Tensor, int, Tensor] | None = None  # indices, which model, and their features under it
@@ -63,7 +62,7 @@ class Replica:
         In bf16 the backbone's convolutions see a rounded copy of their weights, made once per step for all of them;
         autocast would make it layer by layer, and turn each gradient back.
         """
-        method = self.engine.method
+        method = self.method
         if self.network.autocast is None or method.wants_intermediate or method.trains_on_references:
             return None, list(self.model.parameters)
         half = self.model.weights.to(self.network.autocast)
@@ -81,74 +80,63 @@ class Replica:
         if self.half is not None:
             self.half.copy_(self.model.weights)
 
-    def step(self, size: int, parts: Parts, forward: Forward, transform: Transform) -> None:
+    def step(self, size: int, parts: ActiveParts, backbone: Backbone, transform: Transform) -> None:
         """Train on the next ``size`` samples of the epoch; this is what gets captured."""
         rows = self.cursor + torch.arange(size, device=self.cursor.device)
         indices = self.order[rows]
-        images = transform(indices, self.crops[rows], self.flips[rows], self.brightness[rows])
-        step = self._forward(images, self.images.labels[indices], parts, forward)
-        loss_of = self.engine.arithmetic.loss
-        losses = torch.stack([term.weight * loss_of(term)(step) for term in self.terms])
-        gradients = torch.autograd.grad(losses.sum(), self.leaves, allow_unused=True)
+        values = train_step(
+            transform(indices, self.crops[rows], self.flips[rows], self.brightness[rows]),
+            self.images.labels[indices],
+            loss=self._objective(backbone),
+            leaves=self.leaves,
+            descend=self._descent(parts),
+            parts=parts,
+        )
         with torch.no_grad():
-            pulls = self._descend(gradients, parts)
-            values = torch.cat([losses.detach(), *pulls]) * size
-            self.sums[:, : len(values)].index_add_(0, self.epoch.view(1), values[None])
+            self.sums[:, : len(values)].index_add_(0, self.epoch.view(1), (values * size)[None])
             self.cursor += size
-            for statistic, buffers in zip(self.engine.method.statistics, parts.buffers, strict=True):
-                if statistic.per_step:
-                    statistic.update(self.network, step, buffers)
 
-    def _forward(self, images: Tensor, labels: Tensor, parts: Parts, forward: Forward) -> Step:
-        network, seen = self.network, self.seen
-        intermediate: tuple[Tensor, ...] = ()
-        if self.engine.method.wants_intermediate:
-            (features, logits), intermediate = network.with_intermediate(images)
-        else:
+    def _objective(self, backbone: Backbone) -> Objective:
+        """Return the loss of a batch, with the backbone as a function of the leaves."""
+        network = self.network
+
+        def forward(images: Tensor) -> tuple[Outputs, tuple[Tensor, ...]]:
             with network.reduced_precision(images):
-                pooled = forward(self._backbone(), images)
+                pooled = backbone(self._backbone_leaves(), images)
             features = network.head.feature(pooled.float())
-            logits = network.head(features)
-        references = {key: value for look in parts.looks for key, value in look(images).items()}
-        frame = network.head.num_prototypes
-        return Step(features, logits, labels, seen.num_old, seen.num_classes, frame, references, intermediate, network)
+            return Outputs(features, network.head(features)), ()
 
-    def _backbone(self) -> dict[str, Tensor]:
+        wants_intermediate = self.method.wants_intermediate
+        return Objective(network, self.seen, self.terms, wants_intermediate, forward, self.arithmetic.loss)
+
+    def _backbone_leaves(self) -> dict[str, Tensor]:
         names = list(self.model.layout)[: self.model.num_entries]
         found = zip(names, self.leaves, strict=True)
         return {name.removeprefix("backbone."): leaf for name, leaf in found if name.startswith("backbone.")}
 
-    def _descend(self, gradients: Sequence[Tensor | None], parts: Parts) -> list[Tensor]:
-        """Take one step of SGD and return what each penalty added to the loss."""
-        settings, clip = self.config.train, self.engine.method.grad_clip
+    def _descent(self, parts: ActiveParts) -> Descent:
+        """Return one step of SGD: in one kernel straight from the layers' gradients, if nothing else wants them."""
+        momentum, decay, clip = self.train.momentum, self.train.weight_decay, self.method.grad_clip
         weights, gradient = self.model.weights, self.model.gradient
-        if self.sgd is not None and clip is None and not parts.pushes:
-            rates = {"momentum": settings.momentum, "decay": settings.weight_decay}
-            self.sgd(gradients, weights, self.velocity, self.half, self.lr, **rates)
-            return []
-        self.model.gather(gradients)
-        pulls = [push(weights, gradient).view(1) for _, push in parts.pushes]
-        if clip is not None:
-            gradient.mul_((clip / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp(max=1.0))
-        # The kernel behind torch.optim.SGD(fused=True): one pass over weights, gradient and velocity.
-        torch._fused_sgd_(
-            [weights],
-            [gradient],
-            [self.velocity],
-            weight_decay=settings.weight_decay,
-            momentum=settings.momentum,
-            lr=self.lr,
-            dampening=0.0,
-            nesterov=False,
-            maximize=False,
-            is_first_step=False,
-        )
-        if self.half is not None:
-            self.half.copy_(weights)
-        return pulls
 
-    def bind(self, parts: Parts) -> Kind:
-        """Copy a visit's tensors to where the captured steps of its kind read them."""
+        def descend(gradients: Sequence[Tensor | None]) -> list[Tensor]:
+            if self.layerwise_sgd is not None and clip is None and not parts.penalties:
+                self.layerwise_sgd(
+                    gradients, weights, self.velocity, self.half, self.lr, momentum=momentum, decay=decay
+                )
+                return []
+            self.model.gather(gradients)
+            penalties = parts.penalise(weights, gradient)
+            clip_norm(gradient, clip)
+            fused_sgd(weights, gradient, self.velocity, self.lr, momentum=momentum, decay=decay)
+            if self.half is not None:
+                self.half.copy_(weights)
+            return penalties
+
+        return descend
+
+    def bind(self, parts: ActiveParts) -> Kind:
+        """Copy a local update's tensors to where the captured steps of its kind read them."""
         kind = parts.kind
         if kind not in self.parts:
             self.parts[kind] = parts.copied()
@@ -159,16 +147,16 @@ class Replica:
     def graph(self, size: int, kind: Kind) -> torch.cuda.CUDAGraph:
         """Return the captured step for a batch size, capturing it on first use; what it trains is put back."""
         if (size, kind) not in self.graphs:
-            forward = self.engine.arithmetic.forward(self.network, size)
-            transform = self.engine.arithmetic.transform(size)
+            backbone = self.arithmetic.forward(self.network, size)
+            transform = self.arithmetic.transform(size)
             self.network.train()
             parts = self.parts[kind]
             touched = [self.model.vector, self.velocity, self.sums, self.cursor, *parts.tensors]
             touched += [] if self.half is None else [self.half]
             with torch.cuda.stream(self.stream), put_back(touched):
-                self.cursor.zero_()  # of whatever visit was here before
+                self.cursor.zero_()  # of whatever update was here before
                 name = " ".join(["step", *(term.name for term in self.terms)])
-                self.graphs[size, kind] = self._capture(lambda: self.step(size, parts, forward, transform), name)
+                self.graphs[size, kind] = self._capture(lambda: self.step(size, parts, backbone, transform), name)
         return self.graphs[size, kind]
 
     def encode_ahead(self, indices: Tensor) -> None:
@@ -185,13 +173,13 @@ class Replica:
             self.half.copy_(self.model.weights)  # whoever borrowed the model may have loaded another
         if self.encoder is None:
             self.network.eval()
-            forward = backbone_of(self.network)
+            backbone = backbone_of(self.network)
             out: list[Tensor] = []
 
             def run() -> None:
                 images = self.images.plain(self.to_encode)
                 with self.network.reduced_precision(images):
-                    pooled = forward(self._backbone(), images)
+                    pooled = backbone(self._backbone_leaves(), images)
                 out[:] = [self.network.head.feature(pooled.float())]
 
             with torch.no_grad():
@@ -218,9 +206,9 @@ class Replica:
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             if name is not None:
-                self.engine.arithmetic.compile(name, work)
+                self.arithmetic.compile(name, work)
         graph = warmed_up(work, self.pool, self.stream)
-        if self.sgd is not None:
-            self.sgd.settle()
+        if self.layerwise_sgd is not None:
+            self.layerwise_sgd.settle()
         torch.cuda.synchronize()
         return graph

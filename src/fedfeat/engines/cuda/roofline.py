@@ -1,4 +1,4 @@
-"""What the card could do at best: its measured matrix throughput over the operations of one image."""
+"""What the GPU could do at best: its measured matrix throughput over the operations of one image."""
 
 from __future__ import annotations
 

@@ -8,19 +8,23 @@ on each other's weights, so the gradient of their sum holds the gradient of each
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedfeat.algorithm.step import LossTerm, Seen, Step
+from fedfeat.algorithm.method import ActiveParts
+from fedfeat.algorithm.step import Objective, References
+from fedfeat.engines.base import BaseEngine
+from fedfeat.engines.cuda.capture import captured
+from fedfeat.engines.grouping import padded
+from fedfeat.federation.training import sgd, train_step
 from fedfeat.models import Network, as_vector
 
-if TYPE_CHECKING:
-    from fedfeat.engines.inprocess import InProcessEngine
-
 Convolutions = Literal["grouped", "products"]
+Key = tuple[int, int, bool]  # places, batch size, whether these are the first rows
 
 
 class ProductConv(nn.Conv2d):
@@ -37,23 +41,16 @@ class ProductConv(nn.Conv2d):
         return out.view(-1, count, rows, columns).transpose(0, 1)
 
 
-class StepLosses(nn.Module):
-    """A network and the loss terms of a task as one function: a batch goes in, weighted losses [terms] come out."""
+class BatchLoss(nn.Module):
+    """An objective as a module: a batch goes in, weighted losses [terms] come out."""
 
-    def __init__(self, network: Network, terms: tuple[LossTerm, ...], seen: Seen, *, intermediate: bool) -> None:
+    def __init__(self, network: Network, objective: Objective) -> None:
         super().__init__()
-        self.network, self.terms, self.seen, self.intermediate = network, terms, seen, intermediate
+        self.network, self.objective = network, objective
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         """Run the batch of one client."""
-        intermediate: tuple[Tensor, ...] = ()
-        if self.intermediate:
-            outputs, intermediate = self.network.with_intermediate(images)
-        else:
-            outputs = self.network(images)
-        frame = self.network.head.num_prototypes
-        step = Step(*outputs, labels, self.seen.num_old, self.seen.num_classes, frame, {}, intermediate, self.network)
-        return torch.stack([term.weight * term.function(step) for term in self.terms])
+        return self.objective(images, labels, ())[1]
 
 
 class Stack:
@@ -63,16 +60,15 @@ class Stack:
     with it.
     """
 
-    def __init__(
-        self, engine: InProcessEngine, rows: int, longest: int, convolutions: Convolutions | None = None
-    ) -> None:
+    def __init__(self, engine: BaseEngine, rows: int, longest: int, convolutions: Convolutions | None = None) -> None:
         self.engine, self.rows, self.longest = engine, rows, longest
         self.model, self.images = engine.model, engine.train_images
         self.train, self.grad_clip = engine.config.train, engine.method.grad_clip
         terms = engine.method.active_terms(engine.task)
         network = _template(engine.network, convolutions or _usual(engine.device))
-        self.losses = StepLosses(network, terms, engine.seen, intermediate=engine.method.wants_intermediate).train()
-        self._together = torch.vmap(self._of_one, randomness="same")
+        objective = Objective(network, engine.seen, terms, engine.method.wants_intermediate)
+        self.loss = BatchLoss(network, objective).train()
+        self._losses = torch.vmap(self._losses_of_one, randomness="same")
         size, device = rows + 1, engine.device
         self.vectors = torch.zeros(size, len(self.model.vector), device=device)
         self.velocity = torch.zeros(size, self.model.num_trainable, device=device)
@@ -101,9 +97,22 @@ class Stack:
         count = len(members)
         vectors = self.vectors[:count] if whole else self.vectors[members]
         velocity = self.velocity[:count] if whole else self.velocity[members]
-        losses, gradient = self._differentiate(vectors, *self._batches(size, members))
+        leaves, running = self._entries(vectors)
+
+        def loss(images: Tensor, labels: Tensor, _: References) -> tuple[None, Tensor]:
+            return None, self._losses({**leaves, **running}, images, labels)
+
+        def descend(gradients: Sequence[Tensor | None]) -> list[Tensor]:
+            if running:
+                vectors[:, self.model.num_trainable + self.model.gap :] = _joined(list(running.values()))
+            self._descend(vectors[:, : self.model.num_trainable], list(leaves.values()), gradients, velocity)
+            return []
+
+        images, labels = self._batches(size, members)
+        losses = train_step(
+            images, labels, loss=loss, leaves=list(leaves.values()), descend=descend, parts=ActiveParts()
+        )
         with torch.no_grad():
-            self._descend(vectors[:, : self.model.num_trainable], gradient, velocity)
             if not whole:
                 self.vectors.index_copy_(0, members, vectors)
                 self.velocity.index_copy_(0, members, velocity)
@@ -121,19 +130,8 @@ class Stack:
         images = self.images.transformed(indices, *draws).contiguous()
         return images.view(-1, size, *images.shape[1:]), self.images.labels[indices].view(-1, size)
 
-    def _differentiate(self, vectors: Tensor, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return losses [clients, terms] and gradients [clients, trained numbers]; running statistics move on."""
-        leaves, running = self._entries(vectors)
-        losses = self._together({**leaves, **running}, images, labels)
-        found = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True)
-        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(leaves.values(), found, strict=True)]
-        with torch.no_grad():
-            if running:
-                vectors[:, self.model.num_trainable + self.model.gap :] = _joined(list(running.values()))
-            return losses.detach(), torch.vmap(as_vector)(gradients)
-
-    def _of_one(self, values: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        losses: Tensor = torch.func.functional_call(self.losses, values, (images, labels))
+    def _losses_of_one(self, values: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
+        losses: Tensor = torch.func.functional_call(self.loss, values, (images, labels))
         return losses
 
     def _entries(self, vectors: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -151,14 +149,20 @@ class Stack:
         ]
         return leaves, dict(zip(names[count:], copies, strict=True))
 
-    def _descend(self, weights: Tensor, gradient: Tensor, velocity: Tensor) -> None:
-        """Apply SGD with momentum as ``federation.local.FlatSGD`` does, to each row."""
-        if self.grad_clip is not None:
-            norms = torch.linalg.vector_norm(gradient, dim=1, keepdim=True)
-            gradient.mul_((self.grad_clip / (norms + 1e-6)).clamp(max=1.0))
-        gradient.add_(weights, alpha=self.train.weight_decay)
-        velocity.mul_(self.train.momentum).add_(gradient)
-        weights.addcmul_(velocity, self.lr, value=-1.0)
+    def _descend(
+        self, weights: Tensor, leaves: Sequence[Tensor], gradients: Sequence[Tensor | None], velocity: Tensor
+    ) -> None:
+        """Take one step of SGD in each row."""
+        found = [torch.zeros_like(p) if g is None else g for p, g in zip(leaves, gradients, strict=True)]
+        sgd(
+            weights,
+            torch.vmap(as_vector)(found),
+            velocity,
+            lr=self.lr,
+            momentum=self.train.momentum,
+            weight_decay=self.train.weight_decay,
+            clip=self.grad_clip,
+        )
 
     def step_bytes(self) -> int:
         """Return what the backward pass of one client's full batch keeps, from what batches of two and three keep."""
@@ -179,8 +183,55 @@ class Stack:
         self.vectors[:] = self.model.vector
         leaves, running = self._entries(self.vectors[:2])
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            self._together({**leaves, **running}, *self._batches(size, self.places[:2]))
+            self._losses({**leaves, **running}, *self._batches(size, self.places[:2]))
         return sum(kept.values()) // 2
+
+
+class CapturedStack(Stack):
+    """A stack on an NVIDIA GPU. A kind of step runs eagerly once and is captured when it comes again.
+
+    Steps of some of the clients are captured for 1, 2, 4, 8, ... places, and the row that belongs to nobody fills
+    the places left over: that adds a model, not a sample to anybody's batch.
+    """
+
+    def __init__(self, engine: BaseEngine, rows: int, longest: int, convolutions: Convolutions | None = None) -> None:
+        super().__init__(engine, rows, longest, convolutions)
+        self.stream = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]
+        self.pool = torch.cuda.graph_pool_handle()
+        self.members: dict[Key, Tensor] = {}
+        self.graphs: dict[Key, torch.cuda.CUDAGraph] = {}
+
+    def take(self, size: int, members: Tensor) -> None:
+        """Let some clients train on their next ``size`` samples."""
+        places = padded(len(members), self.rows)
+        key = (places, size, False)
+        known = key in self.members
+        if not known:
+            self.members[key] = torch.empty(places, dtype=torch.long, device=members.device)
+        self.members[key].fill_(self.rows)
+        self.members[key][: len(members)].copy_(members)
+        self._launch(key, known=known)
+
+    def take_all(self, size: int, count: int) -> None:
+        """Let the clients in the first ``count`` rows train on their next ``size`` samples."""
+        key = (count, size, True)
+        known = key in self.members
+        if not known:
+            self.members[key] = self.places[:count].clone()
+        self._launch(key, known=known)
+
+    def _launch(self, key: Key, *, known: bool) -> None:
+        _, size, whole = key
+        if not known:
+            # Libraries choose their kernels and allocate their workspaces now, on the stream of the later capture.
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                self.step(size, self.members[key], whole=whole)
+            torch.cuda.current_stream().wait_stream(self.stream)
+            return
+        if key not in self.graphs:
+            self.graphs[key] = captured(lambda: self.step(size, self.members[key], whole=whole), self.pool, self.stream)
+        self.graphs[key].replay()
 
 
 def _joined(entries: list[Tensor]) -> Tensor:

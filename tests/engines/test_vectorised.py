@@ -1,4 +1,4 @@
-"""Clients trained together beside clients trained one by one: the same batches, the same replies."""
+"""Clients trained vectorised beside clients trained one by one: the same batches, the same replies."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from simulated_card import simulate
+from simulated_gpu import simulate
 from torch import Tensor, nn
 
 from fedfeat.algorithm.step import LossTerm
 from fedfeat.core.payload import Payload
 from fedfeat.data.dataset import Augmentation
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.engines.stacked import ProductConv, Stack
-from fedfeat.engines.stacked_graphs import CapturedStack
+from fedfeat.engines.stack import CapturedStack, ProductConv, Stack
 from fedfeat.engines.vectorised import Cohort, VectorisedClients, can_vectorise
 from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods
@@ -43,39 +42,39 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     return name
 
 
-class TogetherEngine(InProcessEngine):
-    """Trains all clients together that can be."""
+class VectorisedEngine(InProcessEngine):
+    """Trains all clients vectorised that can be."""
 
     used = 0
 
     def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Any]]:
-        together = self.__dict__.setdefault("side_by_side", VectorisedClients(self))
-        if op != "train" or not together.takes(requests):
+        vectorised = self.__dict__.setdefault("side_by_side", VectorisedClients(self))
+        if op != "train" or not vectorised.takes(requests):
             yield from super().ask(op, requests)
             return
         self.used += 1
-        yield from self.answer(together, requests)
+        yield from self.answer(vectorised, requests)
 
-    def answer(self, together: VectorisedClients, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
-        return together.train(requests)
+    def answer(self, vectorised: VectorisedClients, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
+        return vectorised.train(requests)
 
 
-class WatchedEngine(TogetherEngine):
+class WatchedEngine(VectorisedEngine):
     """Trains clients both ways in every round, compares the replies, and goes on from those of one by one.
 
     So rounding does not add up over rounds, and no exemplar is chosen otherwise because of it.
     """
 
-    def answer(self, together: VectorisedClients, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
-        ours, theirs = kept(together.train(requests)), one_by_one(self, requests)
+    def answer(self, vectorised: VectorisedClients, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
+        ours, theirs = kept(vectorised.train(requests)), one_by_one(self, requests)
         assert_same(ours, theirs, TOLERANCE)
         yield from theirs.items()
 
 
-def make_engine(method: str, *, device: str = "cpu", together: int = 50, **changes: Any) -> InProcessEngine:
+def make_engine(method: str, *, device: str = "cpu", vectorised: int = 50, **changes: Any) -> InProcessEngine:
     """An engine in its first task with clients of given sizes."""
     changes["train"] = {"batch": 7, **changes.get("train", {})}
-    config = toy_config(method, engine={"device": device, "together": together}, **changes)
+    config = toy_config(method, engine={"device": device, "vectorised": vectorised}, **changes)
     start, first = 0, []
     for size in SIZES:
         first.append(list(range(start, start + size)))
@@ -114,14 +113,14 @@ def assert_same(ours: Mapping[int, Payload], theirs: Mapping[int, Payload], tole
 
 
 def run(
-    folder: Path, method: str, engine: type[TogetherEngine], together: int = 50, device: str = "cpu"
-) -> tuple[Progress, TogetherEngine]:
+    folder: Path, method: str, engine: type[VectorisedEngine], vectorised: int = 50, device: str = "cpu"
+) -> tuple[Progress, VectorisedEngine]:
     changes = {"scenario": {"tasks": 2, "clients": 4}, "train": {"batch": 7, "rounds": 2, "lr": 0.01}}
-    config = toy_config(method, engine={"device": device, "together": together}, **changes)
+    config = toy_config(method, engine={"device": device, "vectorised": vectorised}, **changes)
     experiment = Experiment(config, DATA, engine=engine)
     progress = Progress()
     experiment.run(RunFolder.create(folder, config, {}), progress, ())
-    assert isinstance(experiment.engine, TogetherEngine)
+    assert isinstance(experiment.engine, VectorisedEngine)
     return progress, experiment.engine
 
 
@@ -129,7 +128,7 @@ def qualifying() -> list[str]:
     return [m for m in all_methods() if can_vectorise(toy_config(m).build_method())]
 
 
-def test_what_can_be_trained_together() -> None:
+def test_what_can_be_vectorised() -> None:
     found = set(qualifying())
     assert {"finetune", "replay", "fedcbdr+feat", "refed+feat", "fedcbdr+fedrcl", "fedcbdr+feat+calibrate"} <= found
     assert not found & {"fedlwf", "fedewc", "fedcbdr+moon", "fedcbdr+scaffold", "fedcbdr+fedprox", "target", "lander"}
@@ -145,8 +144,8 @@ def test_every_round_of_a_run_agrees(tmp_path: Path, method: str, device: str) -
 
 @pytest.mark.parametrize("method", ["finetune", "replay"])
 def test_whole_runs_agree(tmp_path: Path, method: str, device: str) -> None:
-    ours, engine = run(tmp_path / "a", method, TogetherEngine, device=device)
-    theirs, reference = run(tmp_path / "b", method, TogetherEngine, together=1, device=device)
+    ours, engine = run(tmp_path / "a", method, VectorisedEngine, device=device)
+    theirs, reference = run(tmp_path / "b", method, VectorisedEngine, vectorised=1, device=device)
     assert (engine.used, reference.used) == (4, 0)
     assert float((ours.weights - theirs.weights).norm() / theirs.weights.norm()) < TOLERANCE
     assert ours.traffic.counts == theirs.traffic.counts
@@ -210,13 +209,13 @@ def test_everybody_may_start_from_other_weights() -> None:
 
 
 def test_parts_and_rounds_change_nothing() -> None:
-    engine, few = make_engine("finetune"), make_engine("finetune", together=2)
+    engine, few = make_engine("finetune"), make_engine("finetune", vectorised=2)
     by_two = VectorisedClients(few)
-    together = VectorisedClients(engine)
+    vectorised = VectorisedClients(engine)
     for round in range(3):
         engine.round = few.round = round
         requests = requests_of(engine)
-        ours = kept(together.train(requests))
+        ours = kept(vectorised.train(requests))
         assert_same(kept(by_two.train(requests)), ours, 1e-6)
         engine.model.load(torch.stack([r["weights"] for r in ours.values() if "weights" in r]).mean(0))
 
@@ -270,7 +269,7 @@ def test_states_that_statistics_write_are_kept() -> None:
 
 
 def test_who_is_left_to_one_by_one() -> None:
-    forced, auto, off = (make_engine("finetune", together=n) for n in (50, 0, 1))
+    forced, auto, off = (make_engine("finetune", vectorised=n) for n in (50, 0, 1))
     requests = requests_of(forced)
     assert VectorisedClients(forced).takes(requests)
     assert not VectorisedClients(auto).takes(requests)  # too few to pay
@@ -286,12 +285,12 @@ def test_a_term_that_asks_for_a_value_is_left_to_one_by_one() -> None:
     engine = make_engine("finetune")
     nosy = LossTerm("nosy", lambda step: step.logits.sum() * float(step.labels.sum().item() > 3))
     engine.method = replace(engine.method, terms=(nosy,))
-    together = VectorisedClients(engine)
+    vectorised = VectorisedClients(engine)
     with pytest.warns(UserWarning, match="clients train one by one: a loss term cannot be stacked"):
-        assert not together.takes(requests_of(engine))
+        assert not vectorised.takes(requests_of(engine))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert not together.takes(requests_of(engine))  # said once per task
+        assert not vectorised.takes(requests_of(engine))  # said once per task
 
 
 def test_when_memory_runs_out_fewer_train_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,13 +304,13 @@ def test_when_memory_runs_out_fewer_train_at_once(monkeypatch: pytest.MonkeyPatc
         whole(cohort)
 
     monkeypatch.setattr(Cohort, "train", limited)
-    together = VectorisedClients(engine)
+    vectorised = VectorisedClients(engine)
     with pytest.warns(UserWarning, match="memory ran out"):
-        replies = kept(together.train(requests))
+        replies = kept(vectorised.train(requests))
     assert_same(replies, one_by_one(engine, requests))
     assert seen[:2] == [6, 3]
     seen.clear()
-    kept(together.train(requests))
+    kept(vectorised.train(requests))
     assert seen == [2, 2, 2]
 
 
@@ -345,13 +344,13 @@ def test_captured_steps_agree_and_repeat_to_the_byte(device: str, convolutions: 
     ends = []
     for _ in range(2):
         engine = make_engine("finetune", device=device)
-        together = VectorisedClients(engine, convolutions)
+        vectorised = VectorisedClients(engine, convolutions)
         for round in range(4):  # eager, captured, replayed, replayed
             engine.round = round
             requests = requests_of(engine)
-            ours = kept(together.train(requests))
+            ours = kept(vectorised.train(requests))
             assert_same(ours, one_by_one(engine, requests), 1e-4)
             engine.model.load(torch.stack([r["weights"] for r in ours.values() if "weights" in r]).mean(0))
-        assert together._stack.graphs  # type: ignore[union-attr]
+        assert vectorised._stack.graphs  # type: ignore[union-attr]
         ends.append(engine.model.vector.clone())
     assert torch.equal(*ends)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedfeat.engines.cuda.peak import flops_per_image
+from fedfeat.engines.cuda.roofline import flops_per_image
 from fedfeat.models import LinearHead, ModelSettings, build_network
 
 

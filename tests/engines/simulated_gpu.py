@@ -1,4 +1,4 @@
-"""A card that is not there: what the engine for GPUs asks of ``torch.cuda``, on the CPU.
+"""A GPU that is not there: what the engine for GPUs asks of ``torch.cuda``, on the CPU.
 
 A captured step is recorded operation by operation and replayed on the same memory, as a graph is. So it holds what a
 capture holds: values of the host are frozen, tensors keep their places, recording itself changes nothing. What it
@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+import fedfeat.engines.base
 import fedfeat.engines.cuda.engine
-import fedfeat.engines.inprocess
 import fedfeat.engines.vectorised
 
 EMPTY = {getattr(torch.ops.aten, n) for n in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")}
@@ -43,7 +43,7 @@ def simulate(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, name, stand_in)
     if importlib.util.find_spec("triton"):
         simulate_kernels(monkeypatch)
-    monkeypatch.setattr(fedfeat.engines.inprocess, "choose_device", lambda name: torch.device("cpu"))
+    monkeypatch.setattr(fedfeat.engines.base, "choose_device", lambda name: torch.device("cpu"))
     monkeypatch.setattr(fedfeat.engines.cuda.engine, "need_gpu", lambda device: None)
     monkeypatch.setattr(fedfeat.engines.cuda.engine, "matrix_peak", lambda device, precision: 1e15)
 
