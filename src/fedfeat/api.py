@@ -71,7 +71,7 @@ __all__ = [  # noqa: RUF022  (in the order in which one needs them)
     "Exchange",
     "Seen",
     "Known",
-    # What crosses between server and client, and what a client keeps.
+    # What crosses between server and client and how it is declared, and what a client keeps.
     "Sent",
     "Payload",
     "State",
