@@ -12,7 +12,7 @@ from fedfeat_reproduction.tables import Value
 
 COLUMNS = ("setting", "row", "method", "published", "ours", "seeds", "diff.", "calibrated", "diff.")
 WORDS = 3  # the columns before the numbers, here and of effects
-HELD_OUT_NOTE = "* trained without the exemplars that its calibration held back"
+HELD_OUT_NOTE = "* trained without the exemplars that its calibration held out"
 
 EFFECT_COLUMNS = ("choice", "instead", "method", "seeds", *MEASURES)
 EFFECT_NOTE = (
@@ -53,7 +53,7 @@ def mean_text(figure: SeedMean | None) -> str:
     """Return our mean and spread; one seed has no spread, and a star says that exemplars were held out."""
     if figure is None:
         return ""
-    return published_text(Value(figure.mean, figure.std)) + "*" * figure.held_back
+    return published_text(Value(figure.mean, figure.std)) + "*" * figure.held_out
 
 
 def _signed(difference: float | None) -> str:
@@ -62,7 +62,7 @@ def _signed(difference: float | None) -> str:
 
 def notes_of(rows: Sequence[TableRow]) -> list[str]:
     """Return what must be said below a table."""
-    held_out = [HELD_OUT_NOTE] if any(row.ours and row.ours.held_back for row in rows) else []
+    held_out = [HELD_OUT_NOTE] if any(row.ours and row.ours.held_out for row in rows) else []
     return held_out + list(dict.fromkeys(_changed_note(row) for row in rows if row.changed))
 
 
@@ -97,7 +97,7 @@ def rows_csv(rows: Sequence[TableRow]) -> str:
         entry = row.entry
         place = (entry.cell.name, entry.task, entry.label, entry.method, *(entry.published or (None, None)))
         ours = (*_numbers(row.ours), row.difference, *_numbers(row.calibrated), row.calibrated_difference)
-        lines.append([*place, *ours, bool(row.ours and row.ours.held_back), ", ".join(row.changed)])
+        lines.append([*place, *ours, bool(row.ours and row.ours.held_out), ", ".join(row.changed)])
     return csv_table([*headings, "held_back", "changed"], lines)
 
 

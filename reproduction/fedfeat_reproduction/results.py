@@ -42,7 +42,7 @@ class SeedMean:
     """Mean and spread over seeds."""
 
     values: tuple[float, ...]
-    held_back: bool = False  # at least one run held samples back for calibration
+    held_out: bool = False  # at least one run held samples out for calibration
 
     @property
     def mean(self) -> float:
@@ -123,11 +123,11 @@ class RecordIndex:
             for seed, kept in self._runs(entry.cell, place.method).items():
                 value = read(kept, entry, place)
                 if value is not None:
-                    values.setdefault(seed, (value, place.held_back))
+                    values.setdefault(seed, (value, place.held_out))
         if not values:
             return None
         ordered = [values[seed] for seed in sorted(values)]
-        return SeedMean(tuple(v for v, _ in ordered), held_back=any(held for _, held in ordered))
+        return SeedMean(tuple(v for v, _ in ordered), held_out=any(held for _, held in ordered))
 
     def _runs(self, cell: Cell, method: str) -> dict[int, Record]:
         return self.by_setting.get((_expected(self.quick, self.overrides, cell, method), method), {})
@@ -153,7 +153,7 @@ def other_forms(row: TableRow, index: RecordIndex) -> dict[str, TableRow]:
 def read(kept: Record, entry: PaperEntry, place: FigureSource) -> float | None:
     """Return what a record says about an entry."""
     if entry.measure == "numbers sent":
-        return None if place.held_back else numbers_sent(kept)
+        return None if place.held_out else numbers_sent(kept)
     if entry.task is None:
         return after_tasks(kept, place.prediction)[-1]
     rows = matrix(kept, place.prediction)

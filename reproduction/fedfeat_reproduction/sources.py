@@ -1,7 +1,7 @@
 """Which runs tell a method's figure: its own, and runs whose training is the same and whose prediction differs.
 
 EGC and calibration act at prediction. So a run of FEAT also gives the figure of ETF and GSA alone, and a calibrated
-run the figures before calibration. The latter trained without the samples that it held back, and chose its exemplars
+run the figures before calibration. The latter trained without the samples that it held out, and chose its exemplars
 with a model that had not seen them; that is said where such figures are shown.
 """
 
@@ -18,11 +18,11 @@ CALIBRATE = "+calibrate"
 
 
 class FigureSource(NamedTuple):
-    """A method that was trained, which of its predictions to read, and whether it held samples back."""
+    """A method that was trained, which of its predictions to read, and whether it held samples out."""
 
     method: str
     prediction: PredictionName
-    held_back: bool = False
+    held_out: bool = False
 
 
 def sources(method: str) -> list[FigureSource]:
@@ -32,9 +32,9 @@ def sources(method: str) -> list[FigureSource]:
     if richer is not None:
         found.append(FigureSource(richer, "plain"))
     if can_calibrate(method):
-        found.append(FigureSource(method + CALIBRATE, "before calibration", held_back=True))
+        found.append(FigureSource(method + CALIBRATE, "before calibration", held_out=True))
     if richer is not None and can_calibrate(richer):
-        found.append(FigureSource(richer + CALIBRATE, "plain", held_back=True))
+        found.append(FigureSource(richer + CALIBRATE, "plain", held_out=True))
     return found
 
 

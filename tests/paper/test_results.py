@@ -33,13 +33,13 @@ def test_sources_of_a_figure() -> None:
     assert sources("fedewc") == [FigureSource("fedewc", "corrected")]
     assert sources("fedcbdr") == [
         FigureSource("fedcbdr", "corrected"),
-        FigureSource("fedcbdr+calibrate", "before calibration", held_back=True),
+        FigureSource("fedcbdr+calibrate", "before calibration", held_out=True),
     ]
     assert sources("fedcbdr+etf+gsa") == [
         FigureSource("fedcbdr+etf+gsa", "corrected"),
         FigureSource("fedcbdr+feat", "plain"),
-        FigureSource("fedcbdr+etf+gsa+calibrate", "before calibration", held_back=True),
-        FigureSource("fedcbdr+feat+calibrate", "plain", held_back=True),
+        FigureSource("fedcbdr+etf+gsa+calibrate", "before calibration", held_out=True),
+        FigureSource("fedcbdr+feat+calibrate", "plain", held_out=True),
     ]
     assert trained_as("fedcbdr+etf") == "fedcbdr+etf+egc"
     assert trained_as("fedcbdr+etf+egc") == "fedcbdr+etf+egc"
@@ -81,9 +81,9 @@ def test_a_calibrated_run_fills_both_columns_and_says_so(make_record: MakeRecord
     kept = make_record("fedcbdr+feat+calibrate", 68.0, plain=57.0, variants={"before calibration": 65.0})
     line = RecordIndex([kept]).row(entry("fedcbdr+feat"))
     assert line.ours is not None
-    assert (line.ours.values, line.ours.held_back) == ((65.0,), True)
+    assert (line.ours.values, line.ours.held_out) == ((65.0,), True)
     assert line.calibrated is not None
-    assert (line.calibrated.values, line.calibrated.held_back) == ((68.0,), False)
+    assert (line.calibrated.values, line.calibrated.held_out) == ((68.0,), False)
     parts = RecordIndex([kept]).row(entry("fedcbdr+etf+gsa"))
     assert parts.ours is not None
     assert parts.ours.values == (57.0,)
@@ -98,7 +98,7 @@ def test_a_run_of_its_own_goes_before_one_that_held_samples_back(make_record: Ma
     ]
     ours = RecordIndex(records).row(entry("fedcbdr")).ours
     assert ours is not None
-    assert (ours.values, ours.held_back) == ((50.0, 47.0), True)
+    assert (ours.values, ours.held_out) == ((50.0, 47.0), True)
 
 
 SHORT_GRID = f"calibrate.linear_deltas={[i / 4 for i in range(41)]}"
@@ -234,7 +234,7 @@ def test_markdown(make_record: MakeRecord) -> None:
         "| cifar10-5-beta0.5-k5 | a row | `fedcbdr+feat` | 70.00 ± 1.0 | 65.00\\* | 1 | -5.00 | 68.00 | -2.00 |" in text
     )
     assert "| cifar10-5-beta0.5-k5 | FEAT_R | `refed+feat` |  |  |  |  |  |  |" in text
-    assert text.endswith("\\* trained without the exemplars that its calibration held back\n")
+    assert text.endswith("\\* trained without the exemplars that its calibration held out\n")
     assert rows_markdown(lines(make_record), setting=False).startswith("| row | method |")
 
 

@@ -71,7 +71,7 @@ def corrected(at: ModelView) -> Corrected:
         num_old=at.num_old,
         rank_norm=egc.rank_norm,
         subspace=egc.subspace,
-        num_prototypes=at.frame_size,
+        num_prototypes=at.num_prototypes,
     )
     gate = egc_gate(energies, at.trained.known.numbers[PRIOR_HEAD], eps=egc.eps)
     return correct_features(at.features, at.prototypes, at.num_old, gate, tail_boost=egc.tail_boost)

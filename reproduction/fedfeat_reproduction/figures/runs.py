@@ -46,8 +46,8 @@ class ModelView(NamedTuple):
         return self.trained.seen.num_classes
 
     @property
-    def frame_size(self) -> int:
-        """Prototypes of the whole frame, which angles depend on."""
+    def num_prototypes(self) -> int:
+        """Prototypes of the whole ETF, which angles depend on."""
         return self.trained.network.head.num_prototypes
 
 
@@ -65,7 +65,7 @@ def model_view(run: RunOutcome, task: int) -> ModelView:
     """Run the test images through the model that a task (counted from 0) ended with."""
     trained = load_trained(run.path, task, choose_device("auto"))
     head = trained.network.head
-    assert isinstance(head, ETFHead), "these figures look at angles to the prototypes of a fixed frame"
+    assert isinstance(head, ETFHead), "these figures look at angles to the prototypes of a fixed ETF"
     images, labels = seen_test_images(run, trained)
     outputs = [trained.outputs(part.to(trained.device)).features for part in torch.split(images, BATCH)]
     features = torch.cat(outputs)

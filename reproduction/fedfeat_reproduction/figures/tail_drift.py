@@ -37,7 +37,7 @@ def _of_run(run: RunOutcome) -> tuple[np.ndarray, np.ndarray]:
     tail = at.labels < at.num_old
     cosines, labels = at.cosines[tail], at.labels[tail]
     leaning = lean(cosines, labels, at.num_old)
-    energies = group_energies(cosines, num_old=at.num_old, num_prototypes=at.frame_size)
+    energies = group_energies(cosines, num_old=at.num_old, num_prototypes=at.num_prototypes)
     per_sample = (leaning.own, leaning.head, energies.head > energies.tail)
     columns = np.stack([class_means(values, labels, at.num_old).numpy() for values in per_sample])
     return columns, np.stack([energies.head.numpy(), energies.tail.numpy()], axis=1).astype(np.float32)
