@@ -14,7 +14,10 @@ import tomli_w
 
 from toy import toy_table, write_toy
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX"),
+]
 
 
 @pytest.fixture
@@ -59,12 +62,12 @@ def test_a_stopped_run_names_the_command_that_continues_it(toy: Path) -> None:
     assert (out / "result.json").is_file()
 
 
-@pytest.mark.parametrize("options", [[], ["--workers", "2"]], ids=["alone", "workers"])
-@pytest.mark.parametrize("command", ["compare", "sweep"])
-def test_a_stopped_command_says_that_it_continues(toy: Path, command: str, options: list[str | Path]) -> None:
-    if command == "compare":
-        options = [toy / "toy.toml", "--methods", "finetune", "--seeds", "1,2", *options]
-    else:
-        options = [toy / "sweep.toml", *options]
-    out = toy / "out"
-    assert stop([command, *options, "--out", out], out) == (130, "stopped; the same command continues\n")
+@pytest.mark.parametrize(
+    "command",
+    ["compare toy.toml --methods finetune --seeds 1,2", "sweep sweep.toml --workers 2"],
+    ids=["one process", "workers"],
+)
+def test_a_stopped_command_says_that_it_continues(toy: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(toy)
+    said = (130, "stopped; the same command continues\n")
+    assert stop([*command.split(), "--out", "out"], toy / "out") == said

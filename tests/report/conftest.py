@@ -1,47 +1,41 @@
-"""A maker of run folders; nothing is trained."""
+"""A maker of run folders, and one browser for all tests that need one."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import tomli_w
-from fake_runs import events_of, result_of, scenario_of
+from browsing import Visit, chromium
+from fake_runs import write_run
+from playwright.sync_api import Browser
 
 MakeRun = Callable[..., Path]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests of the browser on one worker: it is started once."""
+    for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.xdist_group("browser"))
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> MakeRun:
-    def make(
-        method: str = "fedcbdr",
-        seed: int = 0,
-        *,
-        gain: float = 0.0,
-        lr: float = 0.1,
-        dataset: str = "digits",
-        place: str | None = None,
-        names: tuple[str, ...] = ("cat", "dog", "owl", "elk"),
-        folder: str | None = None,
-    ) -> Path:
-        path = tmp_path / "runs" / (folder or f"{method.replace('/', '_')}-{lr}-{seed}")
-        path.mkdir(parents=True)
-        config = {
-            "method": method,
-            "seed": seed,
-            "data": {"name": dataset} | ({"path": place} if place else {}),
-            "train": {"lr": lr},
-            "scenario": {"tasks": 2},
-        }
-        config["run"] = {"out": str(path)}
-        result = result_of(method, seed, gain, dataset)
-        (path / "config.toml").write_text(tomli_w.dumps(config))
-        (path / "env.json").write_text(json.dumps({"fedfeat": "0.1.0", "gpu": None}))
-        (path / "scenario.json").write_text(json.dumps(scenario_of(seed, names)))
-        (path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events_of(result)))
-        (path / "result.json").write_text(json.dumps(result))
-        return path
+    return functools.partial(write_run, tmp_path / "runs")
 
-    return make
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    """A wide window, with the right to read the clipboard back."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    yield Visit(context.new_page())
+    context.close()

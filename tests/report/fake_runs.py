@@ -6,6 +6,40 @@ import json
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
+
+def write_run(
+    parent: Path,
+    method: str = "fedcbdr",
+    seed: int = 0,
+    *,
+    gain: float = 0.0,
+    lr: float = 0.1,
+    dataset: str = "digits",
+    place: str | None = None,
+    names: tuple[str, ...] = ("cat", "dog", "owl", "elk"),
+    folder: str | None = None,
+) -> Path:
+    """Write the folder of a finished run below ``parent``."""
+    path = parent / (folder or f"{method.replace('/', '_')}-{lr}-{seed}")
+    path.mkdir(parents=True)
+    config = {
+        "method": method,
+        "seed": seed,
+        "data": {"name": dataset} | ({"path": place} if place else {}),
+        "train": {"lr": lr},
+        "scenario": {"tasks": 2},
+        "run": {"out": str(path)},
+    }
+    result = result_of(method, seed, gain, dataset)
+    (path / "config.toml").write_text(tomli_w.dumps(config))
+    (path / "env.json").write_text(json.dumps({"fedfeat": "0.1.0", "gpu": None}))
+    (path / "scenario.json").write_text(json.dumps(scenario_of(seed, names)))
+    (path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events_of(result)))
+    (path / "result.json").write_text(json.dumps(result))
+    return path
+
 
 def result_of(method: str, seed: int, gain: float, dataset: str) -> dict[str, Any]:
     plain = [[90.0 + seed], [50.0 + seed, 95.0]]

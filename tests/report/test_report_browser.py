@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from browsing import Visit, chart, chromium, overflow
-from fake_runs import with_calibration
+from browsing import chart, overflow
+from fake_runs import with_calibration, write_run
 
 from fedfeat.report.collect import find_runs
 from fedfeat.report.page import write_report
@@ -16,27 +16,15 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
-
-
-@pytest.fixture
-def visit(browser):
-    """A wide window, with the right to read the clipboard back."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    yield Visit(context.new_page())
-    context.close()
-
-
-@pytest.fixture
-def comparison(make_run, tmp_path: Path) -> str:
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A report of three methods, as the address of a file."""
-    paths = [make_run("finetune", s) for s in (0, 2)] + [make_run("fedcbdr+feat", s, gain=6.0) for s in (0, 2)]
-    paths.append(with_calibration(make_run("fedcbdr+feat+calibrate", gain=20.0), 53.0))
-    write_report(find_runs(paths), tmp_path / "report.html")
-    return (tmp_path / "report.html").as_uri()
+    folder = tmp_path_factory.mktemp("comparison")
+    for seed in (0, 2):
+        write_run(folder, "finetune", seed)
+        write_run(folder, "fedcbdr+feat", seed, gain=6.0)
+    with_calibration(write_run(folder, "fedcbdr+feat+calibrate", gain=20.0), 53.0)
+    write_report(find_runs([folder]), folder / "report.html")
+    return (folder / "report.html").as_uri()
 
 
 def names(page) -> list[str]:

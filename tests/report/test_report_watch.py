@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from browsing import Visit, chart, chromium
+from browsing import Visit, chart
 
 from fedfeat.report.collect import find_runs
 from fedfeat.report.watch import PageServer, live_data
@@ -112,6 +112,7 @@ def watch(*arguments: object) -> tuple[subprocess.Popen, str]:
     return command, found[0]
 
 
+@pytest.mark.processes
 def test_ctrl_c_ends_cleanly_and_a_taken_port_is_one_sentence(tmp_path: Path):
     command, address = watch(tmp_path / "runs")
     port = address.rstrip("/").rpartition(":")[2]
@@ -125,7 +126,8 @@ def test_ctrl_c_ends_cleanly_and_a_taken_port_is_one_sentence(tmp_path: Path):
 
 
 @pytest.mark.browser
-def test_the_page_follows_a_real_run_in_another_process(tmp_path: Path):
+@pytest.mark.processes
+def test_the_page_follows_a_real_run_in_another_process(visit: Visit, tmp_path: Path):
     folder = tmp_path / "runs" / "one"
     command, address = watch(tmp_path / "runs")
     # Many rounds: a page that looks once a second has to find it at work.
@@ -133,28 +135,26 @@ def test_the_page_follows_a_real_run_in_another_process(tmp_path: Path):
     running = None
     run = [*PYTHON, "run", "digits", *(f"--set={s}" for s in settings), "--out", str(folder)]
     try:
-        with chromium() as browser:
-            visit = Visit(browser.new_page())
-            page = visit.open(address)
-            assert page.locator("#title").inner_text() == "Waiting for a run"
-            page.evaluate("() => { window.sameDocument = true; }")
-            running = subprocess.Popen(run, stdout=subprocess.DEVNULL)
-            page.wait_for_function("() => document.querySelector('#progress')?.innerText.includes('of 3')")
-            page.wait_for_selector("#figure-accuracy")
-            page.wait_for_function("() => document.getElementById('live').textContent === 'All runs are finished'")
-            assert running.wait(timeout=120) == 0
-            result = json.loads((folder / "result.json").read_text())
-            page.wait_for_selector("#figure-confusion")
-            (line,) = (t for t in chart(page, "accuracy")["data"] if t.get("mode") == "lines+markers")
-            assert line["y"] == pytest.approx(result["accuracy_after_task"], abs=0.01)
-            assert page.locator("#progress").is_hidden()
-            assert page.locator("#prediction input:checked").get_attribute("value") == "own"
-            assert page.evaluate("window.sameDocument")  # updated, not loaded again
-            assert visit.complaints == []
-            command.send_signal(signal.SIGINT)
-            command.wait(timeout=60)
-            page.wait_for_function("() => document.getElementById('live').textContent.startsWith('Connection lost')")
-            assert page.locator("#figure-accuracy").is_visible()
+        page = visit.open(address)
+        assert page.locator("#title").inner_text() == "Waiting for a run"
+        page.evaluate("() => { window.sameDocument = true; }")
+        running = subprocess.Popen(run, stdout=subprocess.DEVNULL)
+        page.wait_for_function("() => document.querySelector('#progress')?.innerText.includes('of 3')")
+        page.wait_for_selector("#figure-accuracy")
+        page.wait_for_function("() => document.getElementById('live').textContent === 'All runs are finished'")
+        assert running.wait(timeout=120) == 0
+        result = json.loads((folder / "result.json").read_text())
+        page.wait_for_selector("#figure-confusion")
+        (line,) = (t for t in chart(page, "accuracy")["data"] if t.get("mode") == "lines+markers")
+        assert line["y"] == pytest.approx(result["accuracy_after_task"], abs=0.01)
+        assert page.locator("#progress").is_hidden()
+        assert page.locator("#prediction input:checked").get_attribute("value") == "own"
+        assert page.evaluate("window.sameDocument")  # updated, not loaded again
+        assert visit.complaints == []
+        command.send_signal(signal.SIGINT)
+        command.wait(timeout=60)
+        page.wait_for_function("() => document.getElementById('live').textContent.startsWith('Connection lost')")
+        assert page.locator("#figure-accuracy").is_visible()
     finally:
         for process in filter(None, (command, running)):
             process.kill()

@@ -20,7 +20,7 @@ def toy_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_toy(tmp_path_factory.mktemp("toy") / "toy.npz")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def toy(toy_file: Path) -> MakeConfig:
     def make(method: str = "finetune", **changes: Any) -> Config:
         data = {"path": str(toy_file), **changes.pop("data", {})}
@@ -49,13 +49,15 @@ def deadly(settings):
 """
 
 
-@pytest.fixture
-def odd_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, list[str]]]:
-    """Settings that bring the methods ``loud`` and ``deadly``; they are gone after the test."""
-    (tmp_path / "odd.py").write_text(ODD_METHODS)
-    monkeypatch.setenv("SAFE_PROCESS", str(os.getpid()))
+@pytest.fixture(scope="module")
+def odd_methods(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
+    """Settings that bring the methods ``loud`` and ``deadly``; they are gone after the tests of a file."""
+    path = tmp_path_factory.mktemp("odd") / "odd.py"
+    path.write_text(ODD_METHODS)
     kept = [(table, dict(table)) for table in (PARTS, plugins._contents, plugins._files)]
-    yield {"plugins": [str(tmp_path / "odd.py")]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SAFE_PROCESS", str(os.getpid()))
+        yield {"plugins": [str(path)]}
     for table, before in kept:
         table.clear()  # type: ignore[attr-defined]
         table.update(before)  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from fedfeat.runs.sweep.cluster import ray_cluster
 from toy import untimed
 
 
-@pytest.mark.slow
+@pytest.mark.ray
 def test_a_local_cluster_gives_the_same_results_and_survives_failures(
     toy: MakeConfig, odd_methods: dict[str, list[str]], tmp_path: Path
 ) -> None:

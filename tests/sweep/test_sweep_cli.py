@@ -54,11 +54,12 @@ def test_a_failure_is_reported_and_the_table_has_the_rest(sweep_file: Path, toy_
     assert (tmp_path / "out" / "table.csv").read_text().count("\n") == 3
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 def test_a_killed_sweep_is_continued(sweep_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     sweep_file.write_text(sweep_file.read_text().replace("    1,\n    2,\n", "    1,\n"))
-    options = ["--set", "train.rounds=25", "--out", str(out), "--workers", "2"]
+    options = ["--set", "train.rounds=12", "--out", str(out), "--workers", "2"]
     command = [sys.executable, "-m", "fedfeat", "sweep", str(sweep_file), *options]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
