@@ -51,12 +51,14 @@ def configuration_tables() -> Iterator[tuple[str, type[Settings]]]:
         yield from _nested(f"{name}.", model)
 
 
-def leaf_fields(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
-    """Yield every key of a table and of the tables inside it, with its dotted name."""
+def leaf_fields(model: type[Settings], prefix: str = "") -> Iterator[tuple[str, FieldInfo, str]]:
+    """Yield every key of a table and of the tables inside it: dotted name, field, where its default comes from."""
     for key, field in model.model_fields.items():
         name, inner = f"{prefix}{field.alias or key}", _table_model(field)
         if inner is None:
-            yield name, field
+            extra = field.json_schema_extra
+            said = extra.get("origin") if isinstance(extra, dict) else None
+            yield name, field, str(said or model.default_origin)
         else:
             yield from leaf_fields(inner, f"{name}.")
 

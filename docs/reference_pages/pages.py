@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from fnmatch import fnmatchcase
 
-from fedfeat.algorithm.registry import NoSettings, Part
+from fedfeat.algorithm.registry import Part
 from fedfeat.algorithm.sent import SYMBOLS, Sent
+from fedfeat.core.errors import FedfeatError
 from fedfeat.methods import PARTS
 from reference_pages.configuration import default_words, leaf_fields, markdown_row
-from reference_pages.sections import keys_of, origins_of, sections_of
+from reference_pages.sections import IDEA, sections_of
 
 NOTE = "<!-- Written by `python -m reference_pages` from {}; edit it there. -->\n"
 INDEX_NOTE = NOTE.format("the docstrings of the methods")
@@ -62,11 +64,11 @@ def method_page(part: Part) -> str:
         NOTE.format(f"`{source}`").rstrip(),
         part.summary,
         f"Kind: {part.kind}. Code: [{module.rpartition('/')[2]}.py](../../{source}). All methods: [index](index.md).",
-        f"## Idea\n\n{_markdown(sections['Idea'])}",
+        f"## Idea\n\n{_markdown(sections[IDEA])}",
         f"## Objective\n\n{_objective(sections['Objective'])}",
         f"## What is sent\n\n{_sent(part)}",
         f"## Defaults\n\n{_defaults(part)}",
-        f"## Departures from the published program\n\n{_markdown(sections['Departures'])}",
+        f"## Deviations from the published program\n\n{_markdown(sections['Deviations'])}",
         f"## Run it\n\n{_command(part, sections.get('Run'))}",
     ]
     return "\n\n".join(blocks) + "\n"
@@ -92,18 +94,20 @@ def _sent(part: Part) -> str:
 
 
 def _defaults(part: Part) -> str:
-    fields = {} if part.settings is NoSettings else dict(leaf_fields(part.settings))
-    keys = keys_of(part, list(fields))
-    origins = origins_of(part, keys)
-    if not keys:
-        return "There is nothing to set."
-    lines = [f"Keys of the table `[{part.table}]`:", ""]
-    lines += ["| key | default | meaning | where the default comes from |", "|---|---|---|---|"]
-    for key in keys:
-        value = default_words(fields[key])
+    lines = []
+    for key, field, origin in leaf_fields(part.settings):
+        if not any(fnmatchcase(key, pattern) for pattern in part.reads):
+            continue
+        if not origin:
+            raise FedfeatError(f"{part.name}.{key}: nobody says where its default comes from; give it an origin")
+        value = default_words(field)
         value = value if len(value) <= LONG else f"a list, see [configuration](../configuration.md#{part.table})"
-        lines.append(markdown_row(f"`{key}`", value, fields[key].description or "", origins[key]))
-    return "\n".join(lines)
+        lines.append(markdown_row(f"`{key}`", value, field.description or "", origin))
+    if not lines:
+        return "There is nothing to set."
+    head = [f"Keys of the table `[{part.table}]`:", ""]
+    head += ["| key | default | meaning | where the default comes from |", "|---|---|---|---|"]
+    return "\n".join([*head, *lines])
 
 
 def _command(part: Part, run: str | None) -> str:

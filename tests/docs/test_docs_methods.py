@@ -10,15 +10,18 @@ from pathlib import Path
 
 import pytest
 from documents import ROOT
+from pydantic import Field
 
 from fedfeat.algorithm.registry import Part
 from fedfeat.algorithm.sent import SYMBOLS, Sent
 from fedfeat.core.errors import FedfeatError
+from fedfeat.core.settings import Settings, setting
 from fedfeat.methods import PARTS, all_methods, parts_of
 from reference_pages import built_in_parts, method_index, method_page
 from reference_pages.__main__ import write_documents
 from reference_pages.communication import entry_rows, measure, measured_methods, summary_row
-from reference_pages.sections import REQUIRED, origins_of, sections_of
+from reference_pages.configuration import leaf_fields
+from reference_pages.sections import REQUIRED, sections_of
 
 PAGES = ROOT / "docs" / "methods"
 BUILT_IN = built_in_parts()
@@ -31,22 +34,19 @@ In a few words.
 Objective:
     L = CE
 
-Defaults:
-    none
-
-Departures:
+Deviations:
     none
 """
 
 
-def part_with(docstring: str, monkeypatch: pytest.MonkeyPatch, name: str = "some") -> Part:
+def part_with(docstring: str, monkeypatch: pytest.MonkeyPatch, name: str = "some", own: str = "") -> Part:
     module = types.ModuleType("fedfeat_docs_some", docstring)
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
     def build() -> None:
         raise AssertionError("pages are made without building anything that fails")
 
-    build.__module__ = module.__name__
+    build.__module__, build.__doc__ = module.__name__, own
     return replace(PARTS["joint"], name=name, build=build)
 
 
@@ -75,25 +75,41 @@ def test_a_missing_section_is_refused(heading: str, monkeypatch: pytest.MonkeyPa
     without = re.sub(rf"^{heading}:\n(?:    .*\n)+", "", WHOLE, flags=re.MULTILINE)
     with pytest.raises(FedfeatError, match=f"no section {heading} for 'some'"):
         sections_of(part_with(without, monkeypatch))
-    with pytest.raises(FedfeatError, match=f"no section {heading}"):
-        sections_of(part_with(WHOLE.replace(f"{heading}:", f"{heading} (other):"), monkeypatch))
+    sections_of(part_with(without, monkeypatch, own=f"In short.\n\n{heading}:\n    L = mine\n"))
 
 
-def test_sections_of_one_part_win_wherever_they_stand(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = "\nObjective (some, third):\n    L = mine\n"
-    for text in (WHOLE + own, WHOLE.replace("\nObjective:", own + "\nObjective:")):
-        assert sections_of(part_with(text, monkeypatch))["Objective"] == "L = mine"
-        assert sections_of(part_with(text, monkeypatch, "other"))["Objective"] == "L = CE"
+def test_sections_of_the_function_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = part_with(WHOLE, monkeypatch, own="In short.\n\n    Mine.\n\n    Objective:\n        L = mine\n    ")
+    assert sections_of(own) == {"Idea": "Mine.", "Objective": "L = mine", "Deviations": "none"}
+    short = part_with(WHOLE, monkeypatch, own="In short.")
+    assert sections_of(short)["Idea"] == "Some method.\n\nIn a few words."
 
 
 def test_what_a_docstring_cannot_mean_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(FedfeatError, match="'Remarks'"):
         sections_of(part_with(WHOLE + "\nRemarks:\n    none\n", monkeypatch))
-    with pytest.raises(FedfeatError, match="do not mention 'mu'"):
-        origins_of(part_with(WHOLE, monkeypatch), ["mu"])
-    stray = WHOLE.replace("Defaults:\n    none", "Defaults:\n    mu: paper\n    tau: paper")
-    with pytest.raises(FedfeatError, match="'tau', which is no key"):
-        origins_of(part_with(stray, monkeypatch), ["mu"])
+
+
+class Inner(Settings):
+    size: int = setting(3, "how large", ge=1)
+    rounds: int = setting(5, "how often", origin="paper")
+    default_origin = "a choice: cheap"
+
+
+class Outer(Settings):
+    mu: float = setting(0.5, "how much")
+    made: Inner = Field(default_factory=Inner, description="inside")
+
+
+def test_a_default_says_where_it_comes_from_or_its_table_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {key: origin for key, _, origin in leaf_fields(Outer)}
+    assert found == {"mu": "", "made.size": "a choice: cheap", "made.rounds": "paper"}
+    part = replace(part_with(WHOLE, monkeypatch), settings=Outer)
+    with pytest.raises(FedfeatError, match=r"some\.mu: nobody says where its default comes from"):
+        method_page(part)
+    page = method_page(replace(part, reads=("made.*",)))
+    assert "| `made.rounds` | `5` | how often | paper |" in page
+    assert "`mu`" not in page
 
 
 def test_formulas_follow_from_shapes() -> None:
@@ -104,12 +120,6 @@ def test_formulas_follow_from_shapes() -> None:
     pool = Sent("down/train/shared.pool", shape=("pool",), item=1)
     assert (pool.formula, pool.bytes({"pool": 7})) == ("pool", 7)
     assert Sent("up/train/one").formula == "4 * R"
-
-
-def test_the_longest_pattern_names_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = WHOLE.replace("Defaults:\n    none", "Defaults:\n    made.*: paper\n    made.size: a choice: cheap")
-    origins = origins_of(part_with(text, monkeypatch), ["made.size", "made.rounds"])
-    assert origins == {"made.size": "a choice: cheap", "made.rounds": "paper"}
 
 
 def test_writing_needs_the_projects_root_and_removes_old_pages(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ class Part:
     sends: tuple[Sent, ...] = ()  # what crosses because of it, whatever its settings
     prediction: type[Prediction] | None = None  # the class of what it predicts with, if it does
     examples: tuple[str, ...] = ()  # compositions worth naming in lists, comparisons and tests
+    reads: tuple[str, ...] = ("*",)  # keys of a shared table that it reads, as patterns
 
 
 PARTS: dict[str, Part] = {}
@@ -59,12 +60,15 @@ def addon(
     sends: tuple[Sent, ...] = (),
     prediction: type[Prediction] | None = None,
     examples: tuple[str, ...] = (),
+    reads: tuple[str, ...] = ("*",),
 ) -> Callable[[Callable[[Method, Any], Method]], Callable[[Method, Any], Method]]:
     """Register ``function(method, settings) -> Method`` as an add-on; several may share one settings table."""
 
     def register(function: Callable[[Method, Any], Method]) -> Callable[[Method, Any], Method]:
         summary = _summary(function)
-        PARTS[name] = Part(name, "add-on", table or name, settings, function, summary, sends, prediction, examples)
+        PARTS[name] = Part(
+            name, "add-on", table or name, settings, function, summary, sends, prediction, examples, reads
+        )
         return function
 
     return register

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Settings(BaseModel):
@@ -13,6 +13,15 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
     undecisive: ClassVar[frozenset[str]] = frozenset()  # keys on which a result does not depend
+    default_origin: ClassVar[str] = ""  # where the defaults of a method's settings come from, unless a field says so
+
+
+def setting(default: Any, description: str, *, origin: str = "", **limits: Any) -> Any:
+    """Declare a key of a method's settings: its default, what it means and where the default comes from.
+
+    :param limits: whatever pydantic's ``Field`` knows, such as ``ge`` or ``alias``.
+    """
+    return Field(default, description=description, json_schema_extra={"origin": origin}, **limits)
 
 
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

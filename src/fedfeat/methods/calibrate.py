@@ -12,14 +12,7 @@ Objective:
     chosen: the (gamma, delta) with the largest (C_old * accuracy_old + C_new * accuracy_new) / C on held-out samples;
             among equals the weakest, by gamma + delta / (largest delta)
 
-Defaults:
-    held_out: a choice of this project
-    redraw: a choice of this project
-    gammas: a choice of this project
-    deltas: a choice of this project
-    linear_deltas: a choice of this project
-
-Departures:
+Deviations:
     - This is not a published method. BiC (Wu et al., Large Scale Incremental Learning, CVPR 2019) fits a scale and an
       offset for new classes on held-out exemplars in one place. Here a grid takes the place of the fit, so that
       clients send nothing but counts, and the scale is that of EGC's gate.
@@ -35,7 +28,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
@@ -46,7 +38,7 @@ from fedfeat.algorithm.step import Known, Seen
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload, tensor_of
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.geometry.calibration import calibrated, choose, count_right
 from fedfeat.methods.feat.correction import EnergyCorrection
 from fedfeat.models import ETFHead, Network, Outputs
@@ -57,22 +49,22 @@ GAMMA, DELTA = "gamma", "delta"
 class CalibrateSettings(Settings):
     """What is held out and which strengths are tried."""
 
-    held_out: float = Field(0.2, gt=0, le=0.5, description="share of each old class's exemplars that is set aside")
-    redraw: bool = Field(
+    default_origin = "a choice of this project"
+
+    held_out: float = setting(0.2, "share of each old class's exemplars that is set aside", gt=0, le=0.5)
+    redraw: bool = setting(
         True,
-        description="hold other exemplars out in every task; false holds the same ones out for good, which the model "
+        "hold other exemplars out in every task; false holds the same ones out for good, which the model "
         "then knows less and less",
     )
-    gammas: tuple[float, ...] = Field(
-        (0.0, 0.2, 0.4, 0.6, 0.8, 1.0), min_length=1, description="strengths of the gate to try"
-    )
-    deltas: tuple[float, ...] = Field(
+    gammas: tuple[float, ...] = setting((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "strengths of the gate to try", min_length=1)
+    deltas: tuple[float, ...] = setting(
         (0, 0.02, 0.04, 0.06, 0.08, 0.1, 0.13, 0.16, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6, 0.8, 1.0),
+        "offsets to try on cosine logits",
         min_length=1,
-        description="offsets to try on cosine logits",
     )
-    linear_deltas: tuple[float, ...] = Field(
-        tuple(i / 4 for i in range(81)), min_length=1, description="offsets to try on the logits of a linear head"
+    linear_deltas: tuple[float, ...] = setting(
+        tuple(i / 4 for i in range(81)), "offsets to try on the logits of a linear head", min_length=1
     )
 
 

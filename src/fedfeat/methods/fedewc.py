@@ -10,12 +10,7 @@ Objective:
     merged:         mean over clients by samples;  over tasks  F <- a F_before + (1 - a) F_task,  a = C_before / C
     w* is the model that the previous task ended with; rows of new classes have F = 0
 
-Defaults:
-    mode: a choice, see the departures
-    lambda: released code (PyCIL, TARGET, LANDER)
-    fisher_max: released code (PyCIL, TARGET, LANDER)
-
-Departures:
+Deviations:
     - In the released federated code the penalty is computed on a network that nobody trains and has no effect. Mode
       `corrected` lets it reach the trained weights; mode `official_effective` leaves it out.
     - The diagonal is measured once, at the end of a task, with the final global model in evaluation mode, and merged
@@ -31,7 +26,6 @@ from functools import partial
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
@@ -42,7 +36,7 @@ from fedfeat.algorithm.sent import PREVIOUS_MODEL, Sent, final_model
 from fedfeat.algorithm.step import LossTerm
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.payload import Payload, number_of, tensor_of
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.models import FlatModel
 
 FISHER = "fisher"
@@ -55,12 +49,17 @@ INERT = (
 class FedEWCSettings(Settings):
     """Settings of FedEWC."""
 
-    mode: Literal["corrected", "official_effective"] = Field(
+    mode: Literal["corrected", "official_effective"] = setting(
         "corrected",
-        description="a penalty that reaches the trained weights, or what the released code amounts to: none",
+        "a penalty that reaches the trained weights, or what the released code amounts to: none",
+        origin="a choice, see the deviations",
     )
-    weight: float = Field(1000.0, ge=0, alias="lambda", description="weight of the penalty")
-    fisher_max: float = Field(1e-4, gt=0, description="upper limit of a client's Fisher values")
+    weight: float = setting(
+        1000.0, "weight of the penalty", origin="released code (PyCIL, TARGET, LANDER)", ge=0, alias="lambda"
+    )
+    fisher_max: float = setting(
+        1e-4, "upper limit of a client's Fisher values", origin="released code (PyCIL, TARGET, LANDER)", gt=0
+    )
 
 
 def _is_felt(settings: FedEWCSettings) -> bool:

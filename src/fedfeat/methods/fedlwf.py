@@ -8,11 +8,7 @@ Objective:
     afterwards:  L = CE(z[new], y) + lambda * KD(z[old], z_previous)
     KD(s, t) = - mean over the batch of sum_c softmax(t / T)_c log softmax(s / T)_c,  T the temperature, no factor T^2
 
-Defaults:
-    lambda: released code (TARGET, LANDER)
-    temperature: released code (TARGET, LANDER)
-
-Departures:
+Deviations:
     - The released code of this baseline trains at a constant 0.01; here the run decides.
     - A task with one new class uses all classes in the first term, since a softmax over one class has no gradient.
 """
@@ -20,7 +16,6 @@ Departures:
 from __future__ import annotations
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
@@ -30,7 +25,7 @@ from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.sent import PREVIOUS_MODEL
 from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.core.payload import Payload
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 
 TEACHER_LOGITS = "teacher_logits"
 
@@ -38,8 +33,10 @@ TEACHER_LOGITS = "teacher_logits"
 class FedLwFSettings(Settings):
     """Settings of FedLwF."""
 
-    weight: float = Field(3.0, ge=0, alias="lambda", description="weight of the distillation loss")
-    temperature: float = Field(2.0, gt=0, description="softens teacher and student")
+    default_origin = "released code (TARGET, LANDER)"
+
+    weight: float = setting(3.0, "weight of the distillation loss", ge=0, alias="lambda")
+    temperature: float = setting(2.0, "softens teacher and student", gt=0)
 
 
 @base("fedlwf", FedLwFSettings, sends=(PREVIOUS_MODEL,))

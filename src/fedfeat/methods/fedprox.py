@@ -6,10 +6,7 @@ together; it costs nothing to send.
 Objective:
     L = L_base + mu / 2 * ||w - w_global||^2        over everything that is trained, gradient in closed form
 
-Defaults:
-    mu: a choice within the paper's grid, 0.001 to 1
-
-Departures:
+Deviations:
     - Every client does all its local epochs; the paper also lets slow ones do less.
     - BatchNorm's running statistics are not pulled.
 """
@@ -20,20 +17,24 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import Capturable, Method, PenaltyGradient
 from fedfeat.algorithm.registry import addon
 from fedfeat.core.payload import Payload, tensor_of
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 
 
 class FedProxSettings(Settings):
     """Settings of FedProx."""
 
-    mu: float = Field(0.01, ge=0, description="strength of the pull to the round's global model; 0 is plain averaging")
+    mu: float = setting(
+        0.01,
+        "strength of the pull to the round's global model; 0 is plain averaging",
+        origin="a choice within the paper's grid, 0.001 to 1",
+        ge=0,
+    )
 
 
 @addon("fedprox", FedProxSettings, examples=("fedcbdr+fedprox",))

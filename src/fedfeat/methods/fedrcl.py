@@ -14,16 +14,7 @@ Objective:
       contrast   = mean over partners j of - log of e^(S_ij/tau) / sum over k != i of e^(S_ik/tau)
       relaxation = log(1 + sum over partners j with S_ij > lambda of e^((S_ij - 1)/tau))
 
-Defaults:
-    variant: released code, whose configuration computes this
-    alpha: released code
-    beta: released code
-    tau: released code
-    lambda: released code
-    negatives: released code
-    grad_clip: released code
-
-Departures:
+Deviations:
     - Backbone, normalisation, learning rate and batch are those of the run; the released training uses GroupNorm, no
       momentum and a learning rate of 0.1.
     - The published relaxation of variant full is larger by the constant `1 / tau`.
@@ -45,7 +36,7 @@ from torch.nn import functional as F
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.registry import addon
 from fedfeat.algorithm.step import LossTerm, Step
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 
 # Stand-ins for entries that a reduction must not see: outside of what a cosine can be, and finite.
 ABOVE, BELOW = 2.0, -2.0
@@ -55,18 +46,22 @@ NOTHING = -1e9  # a logit without weight in a softmax
 class FedRCLSettings(Settings):
     """Relaxed contrastive learning."""
 
-    variant: Literal["hard", "full"] = Field(
-        "hard", description="hardest pairs only, as the released configuration computes, or all pairs, as published"
+    default_origin = "released code"
+
+    variant: Literal["hard", "full"] = setting(
+        "hard",
+        "hardest pairs only, as the released configuration computes, or all pairs, as published",
+        origin="released code, whose configuration computes this",
     )
-    alpha: float = Field(1.0, ge=0, description="weight of the contrast")
-    beta: float = Field(1.0, ge=0, description="weight of the relaxation")
-    tau: float = Field(0.05, gt=0, description="temperature")
-    threshold: float = Field(
-        0.7, ge=-1, le=1, alias="lambda", description="cosine from which samples of one class count as too similar"
+    alpha: float = setting(1.0, "weight of the contrast", ge=0)
+    beta: float = setting(1.0, "weight of the relaxation", ge=0)
+    tau: float = setting(0.05, "temperature", gt=0)
+    threshold: float = setting(
+        0.7, "cosine from which samples of one class count as too similar", ge=-1, le=1, alias="lambda"
     )
-    negatives: int = Field(2, ge=1, description="hardest samples of other classes (variant hard)")
-    grad_clip: Annotated[float, Field(gt=0)] | Literal["none"] = Field(
-        10.0, description="largest length of a step's gradient, or none"
+    negatives: int = setting(2, "hardest samples of other classes (variant hard)", ge=1)
+    grad_clip: Annotated[float, Field(gt=0)] | Literal["none"] = setting(
+        10.0, "largest length of a step's gradient, or none"
     )
 
 

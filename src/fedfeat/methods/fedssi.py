@@ -12,15 +12,7 @@ Objective:
     importance:  Omega_i <- Omega_i + max(s_i, 0) / (moved_i^2 + xi)
     w* is the model that the previous task ended with; rows of new classes have Omega = 0
 
-Defaults:
-    lambda: assumed, the middle of its range
-    passes: assumed
-    lr: assumed; from re-implementations of personalised models
-    alpha: assumed; of 0.1, 1, 10 and 100 the smallest whose pull is felt on the digits
-    xi: assumed; a common choice for SI. With another, 1, and alpha 0.5 the pull is 4e-5 of the data's gradient there
-    clip: assumed; as in Mammoth
-
-Departures:
+Deviations:
     - No code was released. The pull of the surrogate and the form of the penalty are published; when the surrogate
       is trained, for how long and how strongly it counts are assumptions.
     - The softmax over new classes is an assumption too, taken over from the other methods without exemplars.
@@ -43,7 +35,7 @@ from fedfeat.algorithm.sent import PREVIOUS_MODEL, final_model
 from fedfeat.algorithm.step import LossTerm, take_step
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.payload import Payload, tensor_of
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 
 IMPORTANCE = "importance"
 ASSUMED = (
@@ -55,15 +47,35 @@ ASSUMED = (
 class FedSSISettings(Settings):
     """The surrogate model and the penalty."""
 
-    personal: float = Field(
-        0.5, gt=0, le=1, alias="lambda", description="share of local data against the global model in the surrogate"
+    personal: float = setting(
+        0.5,
+        "share of local data against the global model in the surrogate",
+        origin="assumed, the middle of its range",
+        gt=0,
+        le=1,
+        alias="lambda",
     )
-    passes: int = Field(5, ge=1, description="passes of the surrogate over the finished task's data")
-    lr: float = Field(0.01, gt=0, description="learning rate of the surrogate, plain SGD")
-    alpha: float = Field(10.0, ge=0, description="weight of the penalty")
-    xi: float = Field(1e-3, gt=0, description="guard in the importance's denominator; alpha depends on its scale")
-    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["none"] = Field(
-        1.0, description="limit of each gradient value while the penalty is on"
+    passes: int = setting(5, "passes of the surrogate over the finished task's data", origin="assumed", ge=1)
+    lr: float = setting(
+        0.01,
+        "learning rate of the surrogate, plain SGD",
+        origin="assumed; from re-implementations of personalised models",
+        gt=0,
+    )
+    alpha: float = setting(
+        10.0,
+        "weight of the penalty",
+        origin="assumed; of 0.1, 1, 10 and 100 the smallest whose pull is felt on the digits",
+        ge=0,
+    )
+    xi: float = setting(
+        1e-3,
+        "guard in the importance's denominator; alpha depends on its scale",
+        origin="assumed; common for SI. With another, 1, and alpha 0.5 the pull is 4e-5 of the data's gradient there",
+        gt=0,
+    )
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["none"] = setting(
+        1.0, "limit of each gradient value while the penalty is on", origin="assumed; as in Mammoth"
     )
 
 

@@ -7,10 +7,7 @@ Objective:
     afterwards:  L = CE(z[new], y)                softmax = "new"
                  L = CE(z, y)                     softmax = "all", or a task with a single new class
 
-Defaults:
-    softmax: released code of TARGET and LANDER, where every method without exemplars trains this way
-
-Departures:
+Deviations:
     - The learning rate and its cosine are those of the run; the released code of this baseline has 0.01 in it.
     - A task with one new class uses all classes, since a softmax over one class has no gradient.
 """
@@ -19,21 +16,20 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
 from fedfeat.algorithm.losses import cross_entropy, new_class_cross_entropy
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.step import LossTerm
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 
 
 class FinetuneSettings(Settings):
     """Settings of finetune."""
 
-    softmax: Literal["new", "all"] = Field(
+    softmax: Literal["new", "all"] = setting(
         "new",
-        description="classes that compete from task 2 on; 'new' is what the published exemplar-free code does",
+        "classes that compete from task 2 on; 'new' is what the published exemplar-free code does",
+        origin="released code of TARGET and LANDER, where every method without exemplars trains this way",
     )
 
 

@@ -9,15 +9,7 @@ Objective:
     r: projected features of x by the network in training, by the received model, and by earlier models m of the client
     first visit of a client: l = 0
 
-Defaults:
-    mu: default of the released code; the paper takes 5 for CIFAR-10 and 1 for CIFAR-100 and TinyImageNet
-    tau: paper and released code
-    head: a choice, see the departures
-    dim: released code
-    models: released code
-    reset_prev_at_task: a choice: the rule as published, whatever the task
-
-Departures:
+Deviations:
     - The projection is beside the classifier, so that classifier, selection and prediction of the base stay as they
       are; `head = "inline"` puts it under the classifier, as published. Either way it makes the model larger.
     - The published average weights clients by their samples; here `train.aggregation` decides, as for every method.
@@ -31,7 +23,6 @@ from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,7 +32,7 @@ from fedfeat.algorithm.registry import addon
 from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload, State, Value, number_of, tensor_of
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.models import LinearHead, Network
 
 MOON = "moon"  # the projection's name, the term's and the reference's
@@ -51,18 +42,28 @@ VECTOR, TASK = "moon.vector.", "moon.task."  # a client's entries, followed by 0
 class MoonSettings(Settings):
     """Model-contrastive learning."""
 
-    mu: float = Field(
-        1.0, gt=0, description="weight of the contrast; published: 5 for CIFAR-10, 1 for CIFAR-100 and TinyImageNet"
+    mu: float = setting(
+        1.0,
+        "weight of the contrast; published: 5 for CIFAR-10, 1 for CIFAR-100 and TinyImageNet",
+        origin="default of the released code; the paper takes 5 for CIFAR-10 and 1 for CIFAR-100 and TinyImageNet",
+        gt=0,
     )
-    tau: float = Field(0.5, gt=0, description="temperature of the contrast")
-    head: Literal["side", "inline", "none"] = Field(
+    tau: float = setting(0.5, "temperature of the contrast", origin="paper and released code", gt=0)
+    head: Literal["side", "inline", "none"] = setting(
         "side",
-        description="projection: used by the contrast alone (side), also under the classifier as in the released "
+        "projection: used by the contrast alone (side), also under the classifier as in the released "
         "code (inline), or none",
+        origin="a choice, see the deviations",
     )
-    dim: int = Field(256, ge=1, description="outputs of the projection")
-    models: int = Field(1, ge=1, description="earlier local models that each client keeps, the newest ones")
-    reset_prev_at_task: bool = Field(False, description="forget earlier local models when a task begins")
+    dim: int = setting(256, "outputs of the projection", origin="released code", ge=1)
+    models: int = setting(
+        1, "earlier local models that each client keeps, the newest ones", origin="released code", ge=1
+    )
+    reset_prev_at_task: bool = setting(
+        False,
+        "forget earlier local models when a task begins",
+        origin="a choice: the rule as published, whatever the task",
+    )
 
 
 def model_contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, tau: float) -> Tensor:

@@ -8,10 +8,7 @@ Objective:
     mean_c = normalised sum over clients, over their images of class c, of f(x) / ||f(x)||
     prediction: the class c with the largest cos(f(x), mean_c)
 
-Defaults:
-    none
-
-Departures:
+Deviations:
     - Means of the classes of the task that has just ended are over all its images, not over exemplars alone; older
       classes have only exemplars left.
     - A class that nobody holds any more keeps its earlier mean; one that nobody ever held is never predicted.

@@ -2,33 +2,8 @@
 
 All three train on the task's images and on what was kept, shuffled together, with plain cross-entropy.
 
-Idea (joint):
-    Every client keeps all its images of every task. No budget holds, so this is an upper bound, not a competitor.
-
-Idea (replay):
-    At the end of a task each client keeps images chosen at random, up to its share of the budget.
-    Whatever a better rule gains is measured from here.
-
-Idea (herding):
-    iCaRL's rule (Rebuffi et al., CVPR 2017) on each client: images are added one by one, so that the mean of their
-    unit features stays as close as possible to the mean of the class.
-
 Objective:
     L = CE(z, y)        over all seen classes, on the task's images and the exemplars
-
-Defaults:
-    none
-
-Departures (joint):
-    none: this is a bound and not a published method
-
-Departures (replay):
-    none: this is a reference rule and not a published method
-
-Departures (herding):
-    - Means are those of the client's own images, not of all images of the class.
-    - A client splits its quota evenly over the classes it holds. Nothing is dropped later: the budget is per task.
-    - The classifier predicts; `ncm` adds iCaRL's prediction. iCaRL's sigmoid loss and distillation are left out.
 """
 
 from __future__ import annotations
@@ -41,13 +16,26 @@ from fedfeat.methods.exemplar_rules import Everything, Herding, UniformChoice
 
 @base("joint")
 def joint(settings: NoSettings) -> Method:
-    """Every client keeps all it ever saw: the upper bound, outside any budget."""
+    """Every client keeps all it ever saw: the upper bound, outside any budget.
+
+    Every client keeps all its images of every task. No budget holds, so this is an upper bound, not a competitor.
+
+    Deviations:
+        none: this is a bound and not a published method
+    """
     return Method("joint", replay=Everything())
 
 
 @base("replay", sends=(Sent("down/keep_random/quota", "how many images the client may keep"),))
 def replay(settings: NoSettings) -> Method:
-    """Each client replays exemplars chosen at random."""
+    """Each client replays exemplars chosen at random.
+
+    At the end of a task each client keeps images chosen at random, up to its share of the budget.
+    Whatever a better rule gains is measured from here.
+
+    Deviations:
+        none: this is a reference rule and not a published method
+    """
     return Method("replay", replay=UniformChoice())
 
 
@@ -56,5 +44,14 @@ def replay(settings: NoSettings) -> Method:
     sends=(final_model("keep_herded"), Sent("down/keep_herded/quota", "how many images the client may keep")),
 )
 def herding(settings: NoSettings) -> Method:
-    """Each client replays the exemplars whose mean stays closest to its class means (iCaRL's rule)."""
+    """Each client replays the exemplars whose mean stays closest to its class means (iCaRL's rule).
+
+    iCaRL's rule (Rebuffi et al., CVPR 2017) on each client: images are added one by one, so that the mean of their
+    unit features stays as close as possible to the mean of the class.
+
+    Deviations:
+        - Means are those of the client's own images, not of all images of the class.
+        - A client splits its quota evenly over the classes it holds. Nothing is dropped later: the budget is per task.
+        - The classifier predicts; `ncm` adds iCaRL's prediction. iCaRL's sigmoid loss and distillation are left out.
+    """
     return Method("herding", replay=Herding())

@@ -9,10 +9,7 @@ Objective:
     server:                    c <- c + (1 / clients) * sum over participants of the change of c_k
     K' = number of plain steps that go as far as the K steps with momentum did; K' = K without momentum
 
-Defaults:
-    none
-
-Departures:
+Deviations:
     - Local steps have momentum and weight decay. The displacement is divided by the effective number of steps, since
       dividing by their plain number gives control variates that grow from round to round.
     - The server takes the average as it is: a global step size of 1.

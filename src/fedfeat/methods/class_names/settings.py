@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from fedfeat.core.files import expanded
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 
 Encoder = Literal[
     "ngrams", "gaussian", "random_orthogonal", "table", "open_clip", "transformers", "sentence-transformers"
@@ -19,27 +19,33 @@ PLACE = "{class}"  # where a prompt takes the class name
 class TextSettings(Settings):
     """How class names become vectors."""
 
-    encoder: Encoder = Field(
+    default_origin = "a choice"
+
+    encoder: Encoder = setting(
         "ngrams",
-        description="ngrams: hashed character n-grams; gaussian: seeded anchors around a common mean; "
+        "ngrams: hashed character n-grams; gaussian: seeded anchors around a common mean; "
         "random_orthogonal: names without meaning; table: a file of features; the others: a local model",
+        origin="a choice that runs anywhere; a `table` takes published features, a local model CLIP's",
     )
-    path: str | None = Field(
-        None,
-        description="table: .npy or .safetensors file; local model: its folder or checkpoint; ~ and $VARIABLES count",
+    path: str | None = setting(
+        None, "table: .npy or .safetensors file; local model: its folder or checkpoint; ~ and $VARIABLES count"
     )
-    names: str | None = Field(
+    names: str | None = setting(
         None,
-        description="class names of a table's rows: a .json list, a .txt with a name per line, cifar10, cifar100, or "
+        "class names of a table's rows: a .json list, a .txt with a name per line, cifar10, cifar100, or "
         "arrival (row i belongs to the i-th class of the run); unset: from the table or the .json beside it",
     )
-    arch: str = Field(
-        "ViT-B-32-quickgelu",
-        description="architecture of an open_clip checkpoint; OpenAI's weights need a -quickgelu one",
+    arch: str = setting(
+        "ViT-B-32-quickgelu", "architecture of an open_clip checkpoint; OpenAI's weights need a -quickgelu one"
     )
-    dim: int = Field(512, ge=2, description="width of ngrams, gaussian and random_orthogonal; files bring their own")
-    prompt: str = Field("a photo of a {class}", description="what a local model reads; {class} is the class name")
-    seed: int = Field(0, ge=0, description="seed of the built-in encoders; the same in every run unless you change it")
+    dim: int = setting(
+        512,
+        "width of ngrams, gaussian and random_orthogonal; files bring their own",
+        origin="width of the anchors that LANDER published",
+        ge=2,
+    )
+    prompt: str = setting("a photo of a {class}", "what a local model reads; {class} is the class name")
+    seed: int = setting(0, "seed of the built-in encoders; the same in every run unless you change it", ge=0)
 
     @field_validator("prompt")
     @classmethod

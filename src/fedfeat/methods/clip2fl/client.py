@@ -7,7 +7,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
@@ -15,7 +14,7 @@ from fedfeat.algorithm.method import Buffers, Statistic
 from fedfeat.algorithm.sent import Sent
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.core.rng import rng_at
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.data.augment import plan_epoch
 from fedfeat.methods.clip2fl.federated_features import ClassGradients, LinearMap, class_gradients
 from fedfeat.methods.clip2fl.siamese import augment
@@ -37,11 +36,13 @@ SENDS = tuple(
 class GradientSettings(Settings):
     """How a client measures the gradients of its classes."""
 
-    images_per_class: int = Field(32, ge=1, description="images behind one gradient of a class")
-    repeats: int = Field(10, ge=1, description="gradients of a class that are averaged")
-    augmentation: Literal["siamese", "run", "none"] = Field(
+    default_origin = "released code"
+
+    images_per_class: int = setting(32, "images behind one gradient of a class", ge=1)
+    repeats: int = setting(10, "gradients of a class that are averaged", ge=1)
+    augmentation: Literal["siamese", "run", "none"] = setting(
         "siamese",
-        description="of images behind gradients: one of colour, crop, cut-out, flip, scale and rotation at random "
+        "of images behind gradients: one of colour, crop, cut-out, flip, scale and rotation at random "
         "(as published), the run's own, or none",
     )
 

@@ -12,29 +12,7 @@ Objective:
                + eta * CE(<v, text> / prototype_temperature, c)
     server:    CE on the features, for a fresh classifier, which predicts
 
-Defaults:
-    images_per_class: released code
-    repeats: released code
-    augmentation: released code
-    features_per_class: released code
-    match_epochs: released code
-    match_lr: released code
-    eta: released code
-    prototype_temperature: released code
-    retrain_epochs: released code
-    retrain_batch: released code
-    retrain_lr: released code
-    server_every: released code
-    server_last_rounds: released code
-    alpha: released code
-    temperature: released code
-    teacher.backend: none: the weights are yours to supply
-    teacher.path: none: the weights are yours to supply
-    teacher.arch: released code
-    teacher.prompt: released code
-    teacher.device: a choice
-
-Departures:
+Deviations:
     - Only seen classes compete in the teacher's answers and among the text features.
     - The teacher's view of an image is computed once, which is exact, since it sees no augmentation.
     - Where the backbone's features are not as wide as CLIP's, a linear layer on the server bridges the two; the
@@ -61,6 +39,7 @@ from fedfeat.algorithm.registry import addon
 from fedfeat.algorithm.step import Known, LossTerm, Seen, Step
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload
+from fedfeat.core.settings import setting
 from fedfeat.methods.clip2fl.client import BIAS, SENDS, WEIGHT, GradientsByClass, GradientSettings
 from fedfeat.methods.clip2fl.server import FederatedFeatures, ServerSettings
 from fedfeat.methods.clip2fl.teacher import Teacher, TeacherSettings, make_teacher
@@ -73,8 +52,8 @@ LOGIT_SCALE = 100.0  # of CLIP's cosines
 class CLIP2FLSettings(GradientSettings, ServerSettings):
     """CLIP2FL: distillation, gradients of classes, and the server's step."""
 
-    alpha: float = Field(1.0, ge=0, description="weight of the distillation")
-    temperature: float = Field(3.0, gt=0, description="temperature of the distillation")
+    alpha: float = setting(1.0, "weight of the distillation", ge=0)
+    temperature: float = setting(3.0, "temperature of the distillation", gt=0)
     teacher: TeacherSettings = Field(default_factory=TeacherSettings, description="where CLIP comes from")
 
 
@@ -111,7 +90,7 @@ def clip2fl(method: Method, settings: CLIP2FLSettings) -> Method:
         statistics=(*method.statistics, GradientsByClass(settings)),
         server_steps=(*method.server_steps, FederatedFeatures(settings, teacher)),
         predict=RetrainedClassifier(),
-        notes=(*method.notes, f"teacher={teacher.identity}", *_departures(settings)),
+        notes=(*method.notes, f"teacher={teacher.identity}", *_deviations(settings)),
     )
 
 
@@ -138,7 +117,7 @@ class TeacherLogits(Reference):
         return lambda images: {TEACHER: logits[place[client.batch]]}
 
 
-def _departures(settings: CLIP2FLSettings) -> tuple[str, ...]:
+def _deviations(settings: CLIP2FLSettings) -> tuple[str, ...]:
     """Name what makes the server step other, mostly cheaper, than the published one."""
     published = type(settings)()
     names = [*GradientSettings.model_fields, *ServerSettings.model_fields]

@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.core.rng import int_at
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 
 GUARD = 1e-6  # in the denominator of a cosine
 
@@ -24,14 +23,16 @@ GUARD = 1e-6  # in the denominator of a cosine
 class FeatureSettings(Settings):
     """How the server makes features and trains a classifier on them."""
 
-    features_per_class: int = Field(100, ge=1, description="federated features of each class")
-    match_epochs: int = Field(100, ge=0, description="steps on the features per round")
-    match_lr: float = Field(0.1, gt=0, description="learning rate of the features")
-    eta: float = Field(0.001, ge=0, description="weight of the prototype term")
-    prototype_temperature: float = Field(0.1, gt=0, description="temperature of the prototype term")
-    retrain_epochs: int = Field(300, ge=1, description="passes over the features when a classifier is re-trained")
-    retrain_batch: int = Field(32, ge=1, description="features per step of re-training; 1024 is 32 times cheaper")
-    retrain_lr: float = Field(0.01, gt=0, description="learning rate of re-training")
+    default_origin = "released code"
+
+    features_per_class: int = setting(100, "federated features of each class", ge=1)
+    match_epochs: int = setting(100, "steps on the features per round", ge=0)
+    match_lr: float = setting(0.1, "learning rate of the features", gt=0)
+    eta: float = setting(0.001, "weight of the prototype term", ge=0)
+    prototype_temperature: float = setting(0.1, "temperature of the prototype term", gt=0)
+    retrain_epochs: int = setting(300, "passes over the features when a classifier is re-trained", ge=1)
+    retrain_batch: int = setting(32, "features per step of re-training; 1024 is 32 times cheaper", ge=1)
+    retrain_lr: float = setting(0.01, "learning rate of re-training", gt=0)
 
 
 class LinearMap(NamedTuple):

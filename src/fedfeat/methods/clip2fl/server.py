@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pydantic import Field
 from torch import Tensor
 
 from fedfeat.algorithm.method import ServerStep
 from fedfeat.algorithm.server import Server
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.core.rng import int_at, rng_at
+from fedfeat.core.settings import setting
 from fedfeat.methods.clip2fl.client import BIAS, BIAS_GRADIENTS, CLASSES, WEIGHT, WEIGHT_GRADIENTS
 from fedfeat.methods.clip2fl.federated_features import (
     ClassGradients,
@@ -31,9 +31,9 @@ FEATURES, BRIDGE_WEIGHT, BRIDGE_BIAS = "clip2fl.features", "clip2fl.bridge_weigh
 class ServerSettings(FeatureSettings):
     """What the server makes, and when."""
 
-    server_every: int = Field(1, ge=1, description="rounds between two server steps; the last round of a task has one")
-    server_last_rounds: int | None = Field(
-        None, ge=1, description="server steps in the last rounds of each task only; default is all rounds"
+    server_every: int = setting(1, "rounds between two server steps; the last round of a task has one", ge=1)
+    server_last_rounds: int | None = setting(
+        None, "server steps in the last rounds of each task only; default is all rounds", ge=1
     )
 
     def is_active(self, round: int, rounds: int) -> bool:

@@ -9,13 +9,12 @@ from typing import Literal, Protocol
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.files import expanded
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import Dataset
 from fedfeat.methods.class_names.settings import PLACE, readable
@@ -35,18 +34,25 @@ WAYS = (
 class TeacherSettings(Settings):
     """Where the teacher comes from; nothing is ever downloaded."""
 
-    backend: Backend | None = Field(
+    backend: Backend | None = setting(
         None,
-        description="cache: a file of features; or the package that loads a local CLIP: open_clip, transformers, "
-        "openai_clip",
+        "cache: a file of features; or the package that loads a local CLIP: open_clip, transformers, openai_clip",
+        origin="none: the weights are yours to supply",
     )
-    path: str | None = Field(None, description="cache file, checkpoint or folder; ~ and $VARIABLES are expanded")
-    arch: str = Field(
+    path: str | None = setting(
+        None,
+        "cache file, checkpoint or folder; ~ and $VARIABLES are expanded",
+        origin="none: the weights are yours to supply",
+    )
+    arch: str = setting(
         "ViT-B-32-quickgelu",
-        description="architecture of an open_clip checkpoint; OpenAI's weights need a -quickgelu one",
+        "architecture of an open_clip checkpoint; OpenAI's weights need a -quickgelu one",
+        origin="released code",
     )
-    prompt: str = Field("a photo of a {class}", description="what the text tower reads; {class} is the class name")
-    device: str = Field("cpu", description="where a live teacher encodes: cpu, cuda")
+    prompt: str = setting(
+        "a photo of a {class}", "what the text tower reads; {class} is the class name", origin="released code"
+    )
+    device: str = setting("cpu", "where a live teacher encodes: cpu, cuda", origin="a choice")
 
     def location(self) -> Path | None:
         """Return ``path`` with ``~`` and environment variables expanded, or None when it is unset."""

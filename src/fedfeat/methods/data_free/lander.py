@@ -12,20 +12,7 @@ Objective:
     a = current * (1 + 1 / A) / B,  b = previous * A * B,  A = log2(C / 2 + 1),  B = sqrt(C_before / C)
     generator:   as in target, plus bound * L_b under the teacher; student: also bound * MSE of the mapped features
 
-Defaults:
-    radius: released code
-    bound: released code
-    current: released code
-    previous: released code
-    temperature: released code
-    batch: released code
-    text.encoder: a choice that runs anywhere; give the published features as a `table`
-    text.dim: width of the published anchors
-    text.*: a choice
-    generation.rounds: paper of FedCBDR, 10,240 images; the released code cuts 41 batches to 10,000
-    generation.*: released code
-
-Departures:
+Deviations:
     - Anchors come from character n-grams of the class names unless you give others. They are put where the published
       ones lie: a common part of norm 8.6 and a variance of 0.04 per dimension around it.
     - A first task with one class is possible; the released code divides by zero there.
@@ -50,7 +37,7 @@ from fedfeat.algorithm.server import Server
 from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.core.payload import Payload
 from fedfeat.core.rng import rng_at
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.methods.class_names import TextSettings, check_text, class_features, encoder_name, text_width
 from fedfeat.methods.class_names.features import MEAN_NORM, VARIANCE
 from fedfeat.methods.data_free.lander_synthesis import Bound, LanderGenerationSettings, synthesise
@@ -75,12 +62,14 @@ TYPICAL_NORM = 9.67  # of the published anchors, which were not normalised
 class LanderSettings(Settings):
     """The anchors, how strongly they hold, and how the server makes images."""
 
-    radius: float = Field(0.015, ge=0, description="mean squared distance from an anchor that costs nothing")
-    bound: float = Field(5.0, ge=0, description="weight of the distance beyond the radius")
-    current: float = Field(0.2, gt=0, description="factor of the losses on new data, from task 2 on")
-    previous: float = Field(0.4, ge=0, description="factor of the losses on synthetic images")
-    temperature: float = Field(2.0, gt=0, description="temperature of distillation on clients")
-    batch: int = Field(128, ge=1, description="synthetic images per step of a client")
+    default_origin = "released code"
+
+    radius: float = setting(0.015, "mean squared distance from an anchor that costs nothing", ge=0)
+    bound: float = setting(5.0, "weight of the distance beyond the radius", ge=0)
+    current: float = setting(0.2, "factor of the losses on new data, from task 2 on", gt=0)
+    previous: float = setting(0.4, "factor of the losses on synthetic images", ge=0)
+    temperature: float = setting(2.0, "temperature of distillation on clients", gt=0)
+    batch: int = setting(128, "synthetic images per step of a client", ge=1)
     text: TextSettings = Field(default_factory=TextSettings, description="what the anchors are made from")
     generation: LanderGenerationSettings = Field(
         default_factory=LanderGenerationSettings, description="the server's side"

@@ -6,11 +6,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.methods.data_free.generator import AnchorGenerator
 from fedfeat.methods.data_free.losses import BatchNormProbe, adversarial_loss, bounding_loss
 from fedfeat.methods.data_free.pool import SyntheticPool, mapped
@@ -24,24 +23,31 @@ FIRST_MEAN, FIRST_STD = 0.5, 0.2
 class LanderGenerationSettings(Settings):
     """How the server makes images from class anchors."""
 
-    rounds: int = Field(40, ge=1, description="rounds that are stored; the pool has rounds x batch images")
-    warmup: int = Field(10, ge=0, description="rounds before the first one that is stored")
-    batch: int = Field(256, ge=2, description="images made per round")
-    steps: int = Field(40, ge=1, description="steps per round")
-    code: int = Field(256, ge=1, description="width of the noisy layers' output")
-    lr: float = Field(2e-3, gt=0, description="learning rate of the generator")
-    one_hot: float = Field(0.5, ge=0, description="weight of the wanted class")
-    batch_norm: float = Field(1.0, ge=0, description="weight of BatchNorm's statistics")
-    adversarial: float = Field(1.0, ge=0, description="weight of what the student has not learned yet")
-    adversarial_delay: int = Field(2, ge=0, description="rounds after the warm-up before that weight counts")
-    input_statistics: Literal["learned", "data"] = Field(
-        "learned", description="what generated images are normalised by: learned mean and std, or the data set's"
+    default_origin = "released code"
+
+    rounds: int = setting(
+        40,
+        "rounds that are stored; the pool has rounds x batch images",
+        origin="paper of FedCBDR, 10,240 images; the released code cuts 41 batches to 10,000",
+        ge=1,
     )
-    lr_statistics: float = Field(0.01, ge=0, description="learning rate of the learned mean and std")
-    student_steps: int = Field(50, ge=0, description="steps of the student per stored round")
-    student_batch: int = Field(128, ge=2, description="images per step of the student")
-    student_lr: float = Field(0.1, gt=0, description="learning rate of the student")
-    temperature: float = Field(20.0, gt=0, description="temperature of the student's loss")
+    warmup: int = setting(10, "rounds before the first one that is stored", ge=0)
+    batch: int = setting(256, "images made per round", ge=2)
+    steps: int = setting(40, "steps per round", ge=1)
+    code: int = setting(256, "width of the noisy layers' output", ge=1)
+    lr: float = setting(2e-3, "learning rate of the generator", gt=0)
+    one_hot: float = setting(0.5, "weight of the wanted class", ge=0)
+    batch_norm: float = setting(1.0, "weight of BatchNorm's statistics", ge=0)
+    adversarial: float = setting(1.0, "weight of what the student has not learned yet", ge=0)
+    adversarial_delay: int = setting(2, "rounds after the warm-up before that weight counts", ge=0)
+    input_statistics: Literal["learned", "data"] = setting(
+        "learned", "what generated images are normalised by: learned mean and std, or the data set's"
+    )
+    lr_statistics: float = setting(0.01, "learning rate of the learned mean and std", ge=0)
+    student_steps: int = setting(50, "steps of the student per stored round", ge=0)
+    student_batch: int = setting(128, "images per step of the student", ge=2)
+    student_lr: float = setting(0.1, "learning rate of the student", gt=0)
+    temperature: float = setting(20.0, "temperature of the student's loss", gt=0)
 
 
 class Bound(NamedTuple):

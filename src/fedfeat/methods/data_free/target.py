@@ -12,15 +12,7 @@ Objective:
     L_adv = - mean of [student and teacher name the same class] * KL(teacher || student), after the warm-up
     student:     T^2 KL(teacher || student) on the pool, at `generation.temperature`
 
-Defaults:
-    kd: released code, its documented command
-    temperature: released code
-    batch: a choice; the released code derives it from the sizes of pool and data
-    generation.rounds: paper of FedCBDR, which gives this baseline 10,240 images; the released file runs 10 rounds
-    generation.preset: a choice: by image size, with the released values for each
-    generation.*: released code
-
-Departures:
+Deviations:
     - A client goes through all its data and takes synthetic batches for as long as it needs them. The released code
       stops at the end of the shorter of the two.
     - The released file fixes preset and normalisation for CIFAR-100; here they follow the data set.
@@ -39,7 +31,7 @@ from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.sent import PREVIOUS_MODEL
 from fedfeat.algorithm.step import LossTerm, Step
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.methods.data_free.pool import LOGITS, PREVIOUS_LOGITS, SYNTHETIC_POOL, SyntheticBatches
 from fedfeat.methods.data_free.synthesis import Generation
 from fedfeat.methods.data_free.target_synthesis import TargetGenerationSettings, synthesise
@@ -48,11 +40,16 @@ from fedfeat.methods.data_free.target_synthesis import TargetGenerationSettings,
 class TargetSettings(Settings):
     """What clients do with synthetic images, and how the server makes them."""
 
-    kd: float = Field(
-        25.0, ge=0, description="weight of distillation on synthetic images; try 1 or 5 if new classes suffer"
+    default_origin = "released code, its documented command"
+
+    kd: float = setting(25.0, "weight of distillation on synthetic images; try 1 or 5 if new classes suffer", ge=0)
+    temperature: float = setting(2.0, "temperature of distillation on clients", origin="released code", gt=0)
+    batch: int = setting(
+        128,
+        "synthetic images per step of a client",
+        origin="a choice; the released code derives it from the sizes of pool and data",
+        ge=1,
     )
-    temperature: float = Field(2.0, gt=0, description="temperature of distillation on clients")
-    batch: int = Field(128, ge=1, description="synthetic images per step of a client")
     generation: TargetGenerationSettings = Field(
         default_factory=TargetGenerationSettings, description="the server's side"
     )

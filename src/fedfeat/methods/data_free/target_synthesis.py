@@ -10,11 +10,10 @@ import copy
 from typing import Any, Literal, NamedTuple
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.methods.data_free.generator import ImageGenerator
 from fedfeat.methods.data_free.losses import BatchNormProbe, adversarial_loss
 from fedfeat.methods.data_free.pool import SyntheticPool
@@ -30,23 +29,32 @@ LARGE = 64  # pixels from which the second preset applies
 class TargetGenerationSettings(Settings):
     """How the server makes images; what is unset follows the preset for the images' size."""
 
-    rounds: int = Field(40, ge=1, description="synthesis rounds per task; the pool has rounds x batch images")
-    batch: int = Field(256, ge=2, description="images made per round, and the batch that the student learns from")
-    preset: Literal["auto", "small", "large"] = Field(
-        "auto", description="published values for CIFAR or for larger images; auto takes large from 64 pixels on"
+    default_origin = "released code"
+
+    rounds: int = setting(
+        40,
+        "synthesis rounds per task; the pool has rounds x batch images",
+        origin="paper of FedCBDR, which gives this baseline 10,240 images; the released file runs 10 rounds",
+        ge=1,
     )
-    latent: int = Field(256, ge=1, description="dimensions of the generator's code")
-    steps: int | None = Field(None, ge=1, description="steps per round; small 10, large 50")
-    meta: MetaUpdate | None = Field(None, description="how the shared generator follows; small fomaml, large reptile")
-    lr: float | None = Field(None, gt=0, description="learning rate of the generator; small 0.002, large 0.0002")
-    lr_latent: float = Field(0.01, ge=0, description="learning rate of the codes")
-    one_hot: float | None = Field(None, ge=0, description="weight of the wanted class; small 0.5, large 0.1")
-    batch_norm: float | None = Field(None, ge=0, description="weight of BatchNorm's statistics; small 10, large 0.1")
-    adversarial: float = Field(1.0, ge=0, description="weight of what the student has not learned yet")
-    warmup: int = Field(20, ge=0, description="rounds before the student takes part")
-    student_steps: int = Field(400, ge=0, description="steps of the student per round; most of the time goes here")
-    student_lr: float = Field(0.2, gt=0, description="learning rate of the student")
-    temperature: float | None = Field(None, gt=0, description="temperature of the student's loss; small 20, large 5")
+    batch: int = setting(256, "images made per round, and the batch that the student learns from", ge=2)
+    preset: Literal["auto", "small", "large"] = setting(
+        "auto",
+        "published values for CIFAR or for larger images; auto takes large from 64 pixels on",
+        origin="a choice: by image size, with the released values for each",
+    )
+    latent: int = setting(256, "dimensions of the generator's code", ge=1)
+    steps: int | None = setting(None, "steps per round; small 10, large 50", ge=1)
+    meta: MetaUpdate | None = setting(None, "how the shared generator follows; small fomaml, large reptile")
+    lr: float | None = setting(None, "learning rate of the generator; small 0.002, large 0.0002", gt=0)
+    lr_latent: float = setting(0.01, "learning rate of the codes", ge=0)
+    one_hot: float | None = setting(None, "weight of the wanted class; small 0.5, large 0.1", ge=0)
+    batch_norm: float | None = setting(None, "weight of BatchNorm's statistics; small 10, large 0.1", ge=0)
+    adversarial: float = setting(1.0, "weight of what the student has not learned yet", ge=0)
+    warmup: int = setting(20, "rounds before the student takes part", ge=0)
+    student_steps: int = setting(400, "steps of the student per round; most of the time goes here", ge=0)
+    student_lr: float = setting(0.2, "learning rate of the student", gt=0)
+    temperature: float | None = setting(None, "temperature of the student's loss; small 20, large 5", gt=0)
 
 
 class Recipe(NamedTuple):

@@ -3,114 +3,6 @@
 A simplex ETF shared by all clients is the classifier, GSA aligns the features of a batch with its angles, and EGC
 takes the pull of current classes out of a prediction. ``fedcbdr+feat`` is the paper's FEAT_F, ``refed+feat`` FEAT_R;
 ``etf``, ``gsa`` and ``egc`` are its parts for ablations.
-
-Idea (etf):
-    The classifier's vectors are those of a simplex equiangular tight frame: equal length, equal angles. Nobody trains
-    or sends them; server and clients build the same frame from a seed.
-
-Idea (gsa):
-    Geometric structure alignment: the features of a batch should have the angles to each other that the class vectors
-    of their labels have. Needs `etf`.
-
-Idea (egc):
-    Energy-based geometric correction: a prediction is cleared of the part of its energy in the span of the current
-    classes that goes beyond what exemplars of old classes show. Needs `etf` and exemplars.
-
-Objective (etf):
-    L = CE(z, y),  z_c = <f, w_c>                       logits = "raw"
-                   z_c = logit_scale * cos(f, w_c)      logits = "cosine"
-    w_c: columns of sqrt(C / (C - 1)) * U (I - 11^T / C),  U with orthonormal columns;  cos(w_a, w_b) = -1 / (C - 1)
-    takes the place of a replay base's own loss unless keep_tts; a base without exemplars keeps its softmax over new
-    classes
-
-Objective (gsa):
-    L = L_base + lambda * L_GSA,  from task `from_task` on
-    P_F = row softmax of cos(f_a, f_b) / tau,   P_P = row softmax of cos(w_ya, w_yb) / tau
-    L_GSA = mean over the classes of the batch of the mean over their rows of KL(P_F || P_P)        kl = "FP"
-
-Objective (egc):
-    e_G(x) = ||P_G x||^2 / max(n_G - 1, 1)      P_G: projector on the span of head or tail prototypes, x of length 1
-    prior  = mean head energy of exemplars:  moving average over batches, then mean over clients by their exemplars
-    g(x)   = max(0, (e_H(x) - prior) / (e_H(x) + e_T(x) + eps))
-    x'     = x - g P_H x + g P_T x;  the class with the largest <x', w_c> is predicted
-
-Objective (feat):
-    task 1:      L = CE(z, y)                           z: inner products with the frame
-    afterwards:  L = CE(z, y) + lambda * L_GSA          on the task's images and the exemplars
-    prediction:  after EGC;  see the pages of etf, gsa and egc for z, L_GSA and the correction
-
-Keys (etf):
-    keep_tts, feature_head, logits, logit_scale, etf.*
-
-Keys (gsa):
-    gsa.*
-
-Keys (egc):
-    egc.*
-
-Defaults (etf):
-    keep_tts: paper
-    feature_head: paper, as far as it says; its features are the backbone's
-    logits: paper; the released code of the same authors trains on cosines times 16
-    logit_scale: released code of the same authors, for cosines
-    etf.growth: a choice: the paper allows a new frame per task, which turns old prototypes by about 90 degrees
-    etf.basis: a choice: random and without a preferred direction
-    etf.seed: a choice: the run's own
-    etf.max_classes: as many as there are classes
-
-Defaults (gsa):
-    gsa.lambda: paper
-    gsa.tau: paper and released code
-    gsa.kl: paper and released code
-    gsa.include_self: released code; the paper does not say
-    gsa.from_task: paper; the released code starts in the first task
-    gsa.class_balanced: paper
-    gsa.target: paper
-
-Defaults (egc):
-    egc.enabled: paper
-    egc.rho: paper; 0.8 in the released code
-    egc.ema_convention: paper's equation and released code; the paper's text reads like `decay`
-    egc.ema_init: a choice: no pull to zero; the released code starts at 0
-    egc.prior: paper
-    egc.prior_source: released code: one pass after local training
-    egc.prior_transform: a choice: images as they are; the released code augments them
-    egc.rank_norm: paper
-    egc.subspace: paper
-    egc.tail_boost: paper's equation
-    egc.eps: assumed
-    egc.from_task: paper
-
-Defaults (feat):
-    keep_tts: paper
-    feature_head: paper, as far as it says
-    logits: paper; the released code of the same authors trains on cosines times 16
-    logit_scale: released code of the same authors, for cosines
-    etf.*: see the page of `etf`
-    gsa.*: see the page of `gsa`
-    egc.*: see the page of `egc`
-
-Departures (etf):
-    - Frames of one seed are nested: when classes arrive, old prototypes turn as little as the new angles allow.
-    - The random basis has no preferred direction: normal draws, signs fixed, in double precision.
-    - A feature with fewer dimensions than classes is refused.
-
-Departures (gsa):
-    - Target angles follow from the labels alone. The released code picks them from the classifier's matrix along the
-      wrong axis, it seems, which gives angles of random vectors; `gsa.target = "random"` is a control like that.
-
-Departures (egc):
-    - One class in a group divides by 1, in the prior and in the prediction; the published formula divides by zero.
-    - The correction is computed from cosines in closed form, without a projector of features by features.
-    - The tail prior is measured and sent, as published, and nothing reads it.
-    - Clients also send how many exemplars their priors rest on, which the published weighting needs.
-
-Departures (feat):
-    - Replayed images are augmented like all others. The released code pastes half of them, shrunk, on a recoloured
-      copy of themselves.
-    - The model is that of the last round unless `train.model_selection` says otherwise; the released code restores
-      the round of lowest training loss for FEAT alone.
-    - Further ones are on the pages of `etf`, `gsa` and `egc`.
 """
 
 from __future__ import annotations
@@ -149,9 +41,31 @@ SENDS = tuple(
 )
 
 
-@addon("etf", FeatSettings, table="feat", examples=("fedcbdr+etf",))
+@addon(
+    "etf",
+    FeatSettings,
+    table="feat",
+    reads=("keep_tts", "feature_head", "logits", "logit_scale", "etf.*"),
+    examples=("fedcbdr+etf",),
+)
 def etf(method: Method, settings: FeatSettings) -> Method:
-    """The fixed simplex-ETF classifier in place of the linear one."""
+    """The fixed simplex-ETF classifier in place of the linear one.
+
+    The classifier's vectors are those of a simplex equiangular tight frame: equal length, equal angles. Nobody trains
+    or sends them; server and clients build the same frame from a seed.
+
+    Objective:
+        L = CE(z, y),  z_c = <f, w_c>                       logits = "raw"
+                       z_c = logit_scale * cos(f, w_c)      logits = "cosine"
+        w_c: columns of sqrt(C / (C - 1)) * U (I - 11^T / C),  U with orthonormal columns;  cos(w_a, w_b) = -1 / (C - 1)
+        takes the place of a replay base's own loss unless keep_tts; a base without exemplars keeps its softmax over new
+        classes
+
+    Deviations:
+        - Frames of one seed are nested: when classes arrive, old prototypes turn as little as the new angles allow.
+        - The random basis has no preferred direction: normal draws, signs fixed, in double precision.
+        - A feature with fewer dimensions than classes is refused.
+    """
 
     if method.head is not linear_head or method.predict is not None:
         raise ConfigError(
@@ -182,9 +96,22 @@ def etf(method: Method, settings: FeatSettings) -> Method:
     return replace(method, head=head, loss=loss, has_etf_head=True)
 
 
-@addon("gsa", FeatSettings, table="feat", examples=("fedcbdr+etf+gsa",))
+@addon("gsa", FeatSettings, table="feat", reads=("gsa.*",), examples=("fedcbdr+etf+gsa",))
 def gsa(method: Method, settings: FeatSettings) -> Method:
-    """Geometric structure alignment: features of a batch lie to each other as their prototypes do."""
+    """Geometric structure alignment: features of a batch lie to each other as their prototypes do.
+
+    Geometric structure alignment: the features of a batch should have the angles to each other that the class vectors
+    of their labels have. Needs `etf`.
+
+    Objective:
+        L = L_base + lambda * L_GSA,  from task `from_task` on
+        P_F = row softmax of cos(f_a, f_b) / tau,   P_P = row softmax of cos(w_ya, w_yb) / tau
+        L_GSA = mean over the classes of the batch of the mean over their rows of KL(P_F || P_P)        kl = "FP"
+
+    Deviations:
+        - Target angles follow from the labels alone. The released code picks them from the classifier's matrix along
+          the wrong axis, it seems, which gives angles of random vectors; `gsa.target = "random"` is such a control.
+    """
     _demand_etf(method, "gsa")
     if any(term.name == "gsa" for term in method.terms):
         raise ConfigError(f"method: {method.name!r} already has gsa; name it once (feat includes it)")
@@ -206,9 +133,33 @@ def gsa(method: Method, settings: FeatSettings) -> Method:
     return replace(method, terms=(*method.terms, LossTerm("gsa", aligned, gsa.weight, gsa.from_task, fused)))
 
 
-@addon("egc", FeatSettings, table="feat", sends=SENDS, prediction=EnergyCorrection, examples=("fedcbdr+etf+egc",))
+@addon(
+    "egc",
+    FeatSettings,
+    table="feat",
+    reads=("egc.*",),
+    sends=SENDS,
+    prediction=EnergyCorrection,
+    examples=("fedcbdr+etf+egc",),
+)
 def egc(method: Method, settings: FeatSettings) -> Method:
-    """Energy-based geometric correction at inference, with a prior that clients measure on their exemplars."""
+    """Energy-based geometric correction at inference, with a prior that clients measure on their exemplars.
+
+    Energy-based geometric correction: a prediction is cleared of the part of its energy in the span of the current
+    classes that goes beyond what exemplars of old classes show. Needs `etf` and exemplars.
+
+    Objective:
+        e_G(x) = ||P_G x||^2 / max(n_G - 1, 1)      P_G: projector on the span of head or tail prototypes, x of length 1
+        prior  = mean head energy of exemplars:  moving average over batches, then mean over clients by their exemplars
+        g(x)   = max(0, (e_H(x) - prior) / (e_H(x) + e_T(x) + eps))
+        x'     = x - g P_H x + g P_T x;  the class with the largest <x', w_c> is predicted
+
+    Deviations:
+        - One class in a group divides by 1, in the prior and in the prediction; the published formula divides by zero.
+        - The correction is computed from cosines in closed form, without a projector of features by features.
+        - The tail prior is measured and sent, as published, and nothing reads it.
+        - Clients also send how many exemplars their priors rest on, which the published weighting needs.
+    """
     _demand_etf(method, "egc")
     if not settings.egc.enabled:
         return method
@@ -237,7 +188,20 @@ def egc(method: Method, settings: FeatSettings) -> Method:
     examples=("fedcbdr+feat", "refed+feat", "herding+feat"),
 )
 def feat(method: Method, settings: FeatSettings) -> Method:
-    """FEAT: the ETF classifier, the GSA loss and the EGC correction together."""
+    """FEAT: the ETF classifier, the GSA loss and the EGC correction together.
+
+    Objective:
+        task 1:      L = CE(z, y)                           z: inner products with the frame
+        afterwards:  L = CE(z, y) + lambda * L_GSA          on the task's images and the exemplars
+        prediction:  after EGC;  see the pages of etf, gsa and egc for z, L_GSA and the correction
+
+    Deviations:
+        - Replayed images are augmented like all others. The released code pastes half of them, shrunk, on a recoloured
+          copy of themselves.
+        - The model is that of the last round unless `train.model_selection` says otherwise; the released code restores
+          the round of lowest training loss for FEAT alone.
+        - Further ones are on the pages of `etf`, `gsa` and `egc`.
+    """
     return egc(gsa(etf(method, settings), settings), settings)
 
 

@@ -10,17 +10,7 @@ Objective:
       tts = "paper":  L = w_old * mean over old samples of CE(z', y) + w_new * mean over new samples of CE(z', y)
     score of sample j:  squared length of row j of the thin left singular vectors of all clients' features
 
-Defaults:
-    mode: paper, with the repairs named below
-    replacement: a choice: without, since a duplicate wastes memory; paper and released code draw with
-    mask_block: a choice, see the departures
-    tts: released code
-    tau_old: paper
-    tau_new: paper
-    weight_old: paper
-    weight_new: paper
-
-Departures:
+Deviations:
     - Clients undo their rotation before they take scores. The released code does not, and takes one decomposition per
       client, which amounts to uniform draws; that is mode `repo`.
     - The singular vectors are thin. With the square matrix of the paper's notation all scores would be equal.
@@ -33,7 +23,6 @@ Departures:
 
 from __future__ import annotations
 
-from pydantic import Field
 from torch import Tensor
 
 from fedfeat.algorithm.losses import TTSForm, temperature_scaled_cross_entropy
@@ -41,17 +30,20 @@ from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.sent import Sent, final_model
 from fedfeat.algorithm.step import LossTerm, Step
+from fedfeat.core.settings import setting
 from fedfeat.methods.fedcbdr.leverage import LeverageChoice, LeverageSettings
 
 
 class FedCBDRSettings(LeverageSettings):
     """Selection and loss of FedCBDR."""
 
-    tts: TTSForm = Field("code", description="form of the temperature-scaled loss: the released code's or the paper's")
-    tau_old: float = Field(0.9, gt=0, description="temperature of old logits")
-    tau_new: float = Field(1.1, gt=0, description="temperature of new logits")
-    weight_old: float = Field(1.1, ge=0, description="weight of samples of old classes")
-    weight_new: float = Field(0.9, ge=0, description="weight of samples of new classes")
+    tts: TTSForm = setting(
+        "code", "form of the temperature-scaled loss: the released code's or the paper's", origin="released code"
+    )
+    tau_old: float = setting(0.9, "temperature of old logits", origin="paper", gt=0)
+    tau_new: float = setting(1.1, "temperature of new logits", origin="paper", gt=0)
+    weight_old: float = setting(1.1, "weight of samples of old classes", origin="paper", ge=0)
+    weight_new: float = setting(0.9, "weight of samples of new classes", origin="paper", ge=0)
 
 
 def _by_class(settings: FedCBDRSettings) -> bool:

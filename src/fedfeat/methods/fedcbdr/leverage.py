@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
@@ -21,7 +21,7 @@ from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.payload import Payload, number_of, tensor_of
 from fedfeat.core.rng import rng_at
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.methods.exemplar_rules import even_shares
 from fedfeat.methods.fedcbdr.masking import RowMask, row_mask, shared_rotation
 
@@ -31,16 +31,18 @@ SCORES = "leverage_scores"
 class LeverageSettings(Settings):
     """How exemplars are drawn."""
 
-    mode: Literal["paper", "repo", "global", "class_quota"] = Field(
+    mode: Literal["paper", "repo", "global", "class_quota"] = setting(
         "paper",
-        description="paper: exact global scores, equal quota per client; repo: the released code, in effect uniform "
+        "paper: exact global scores, equal quota per client; repo: the released code, in effect uniform "
         "draws; global: one distribution over all clients; class_quota: equal quota per class",
+        origin="paper, with the repairs named below",
     )
-    replacement: bool | None = Field(
+    replacement: bool | None = setting(
         None,
-        description="draw with replacement; default is yes in mode repo only, since duplicates waste memory",
+        "draw with replacement; default is yes in mode repo only, since duplicates waste memory",
+        origin="a choice: without, since a duplicate wastes memory; paper and released code draw with",
     )
-    mask_block: int = Field(256, ge=1, description="rows that are rotated together")
+    mask_block: int = setting(256, "rows that are rotated together", origin="a choice, see the deviations", ge=1)
     undecisive = frozenset({"mask_block"})  # a mask cancels in the scores
 
     @model_validator(mode="after")

@@ -11,27 +11,7 @@ Objective:
     server:  CE on m_c and on draws from N(m_c, diag s_c), + relation * (distance term + angle term)     mode p5
              terms: mean squared differences of pairwise distances and of angles in triples, of u and of text
 
-Defaults:
-    mu: released code
-    tau: released code
-    transfer: released code
-    server_mode: paper's abstract; p2 in the released code
-    server_epochs: released code
-    server_batch: released code
-    draws: released code
-    relation: released code
-    server_lr_first: released code
-    server_lr: released code
-    first_rounds: released code, counted within a task here
-    decay_every: released code
-    server_weight_decay: released code
-    clamp: released code
-    text.encoder: a choice that runs anywhere; the released code uses CLIP
-    text.arch: released code
-    text.prompt: released code
-    text.*: a choice
-
-Departures:
+Deviations:
     - Text features come from character n-grams of the class names unless you give a table or a local model.
     - The largest class lends its variance whatever its size. The released code asks for 40 or 50 samples and fails
       where no class has them.
@@ -69,6 +49,7 @@ from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.core.rng import rng_at
+from fedfeat.core.settings import setting
 from fedfeat.methods.class_names import TextSettings, check_text, class_features, encoder_name, text_width
 from fedfeat.methods.fedfsa.projected_head import HeadTraining, ProjectedHead, Prototypes, train_head
 from fedfeat.models import Network
@@ -90,16 +71,18 @@ SENDS = (
 class FedFSAText(TextSettings):
     """The text encoder, with the prompt and tower of the published method where a model is used."""
 
-    arch: str = Field("ViT-B-16-quickgelu", description="architecture of an open_clip checkpoint")
-    prompt: str = Field("a photo of {class}.", description="what a local model reads; {class} is the class name")
+    arch: str = setting("ViT-B-16-quickgelu", "architecture of an open_clip checkpoint", origin="released code")
+    prompt: str = setting(
+        "a photo of {class}.", "what a local model reads; {class} is the class name", origin="released code"
+    )
 
 
 class FedFSASettings(HeadTraining):
     """FedFSA: the alignment on clients, and the training of the head on the server."""
 
-    mu: float = Field(2.0, ge=0, description="weight of the alignment with text features")
-    tau: float = Field(0.5, gt=0, description="temperature of the alignment")
-    transfer: float = Field(0.1, ge=0, le=1, description="share of the largest class's variance in every other one's")
+    mu: float = setting(2.0, "weight of the alignment with text features", ge=0)
+    tau: float = setting(0.5, "temperature of the alignment", gt=0)
+    transfer: float = setting(0.1, "share of the largest class's variance in every other one's", ge=0, le=1)
     text: FedFSAText = Field(default_factory=lambda: FedFSAText(), description="encoder of class names")
 
 

@@ -6,11 +6,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.models import LinearHead
 
 TINY = 1e-12
@@ -45,21 +44,26 @@ class ProjectedHead(LinearHead):
 class HeadTraining(Settings):
     """How the server trains a head."""
 
-    server_mode: ServerMode = Field(
+    default_origin = "released code"
+
+    server_mode: ServerMode = setting(
         "p5",
-        description="what the server trains the head on: p1 class means, p2 draws around them, p3 both; "
+        "what the server trains the head on: p1 class means, p2 draws around them, p3 both; "
         "p4 and p5: both, with the relation loss as well",
+        origin="paper's abstract; p2 in the released code",
     )
-    server_epochs: int = Field(100, ge=0, description="passes over the class means; 0 switches the step off")
-    server_batch: int = Field(32, ge=1, description="class means per step")
-    draws: int = Field(2, ge=1, description="features drawn around each class mean, anew in every pass")
-    relation: float = Field(1.0, ge=0, description="weight of the relation loss")
-    server_lr_first: float = Field(0.1, gt=0, description="learning rate in the first rounds of a task")
-    server_lr: float = Field(0.01, gt=0, description="learning rate afterwards")
-    first_rounds: int = Field(5, ge=0, description="rounds of a task that use server_lr_first")
-    decay_every: int = Field(40, ge=1, description="passes after which the learning rate is divided by 10")
-    server_weight_decay: float = Field(1e-5, ge=0, description="L2 penalty on the head")
-    clamp: bool = Field(False, description="keep drawn features non-negative, as pooled ones are")
+    server_epochs: int = setting(100, "passes over the class means; 0 switches the step off", ge=0)
+    server_batch: int = setting(32, "class means per step", ge=1)
+    draws: int = setting(2, "features drawn around each class mean, anew in every pass", ge=1)
+    relation: float = setting(1.0, "weight of the relation loss", ge=0)
+    server_lr_first: float = setting(0.1, "learning rate in the first rounds of a task", gt=0)
+    server_lr: float = setting(0.01, "learning rate afterwards", gt=0)
+    first_rounds: int = setting(
+        5, "rounds of a task that use server_lr_first", origin="released code, counted within a task here", ge=0
+    )
+    decay_every: int = setting(40, "passes after which the learning rate is divided by 10", ge=1)
+    server_weight_decay: float = setting(1e-5, "L2 penalty on the head", ge=0)
+    clamp: bool = setting(False, "keep drawn features non-negative, as pooled ones are")
 
 
 class Prototypes(NamedTuple):

@@ -9,14 +9,7 @@ Objective:
     score:      I(x) = sum over passes p of G_p(x) / p,   G_p(x) = norm of the gradient of CE(z_v(x), y)
     kept:       the samples of largest I(x), up to the client's quota, whatever their class
 
-Defaults:
-    lambda: assumed; the value that re-implementations agree on
-    passes: assumed; 5 in two of three re-implementations
-    lr: assumed; from re-implementations
-    norms: a choice for speed; of the classifier's gradient there is a closed form
-    scope: as the released code of FedCBDR and FEAT stores exemplars; the original keeps one buffer of fixed size
-
-Departures:
+Deviations:
     - Of Re-Fed+ neither code nor more than its outline was at hand: its rule is taken to be that of Re-Fed.
     - The PIM starts at the final global model and sees images without augmentation, in one order for all passes.
     - A batch of one image goes through BatchNorm's running statistics.

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,24 +15,34 @@ from fedfeat.algorithm.method import Op
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.payload import Payload, number_of, tensor_of
 from fedfeat.core.rng import rng_at
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.models import Network
 
 
 class RefedSettings(Settings):
     """The personalised informative model (PIM)."""
 
-    personal: float = Field(
-        0.5, gt=0, lt=1, alias="lambda", description="share of local data against the global model in the PIM"
+    personal: float = setting(
+        0.5,
+        "share of local data against the global model in the PIM",
+        origin="assumed; the value that re-implementations agree on",
+        gt=0,
+        lt=1,
+        alias="lambda",
     )
-    passes: int = Field(5, ge=1, description="passes of the PIM over the candidates")
-    lr: float = Field(0.01, gt=0, description="learning rate of the PIM, plain SGD")
-    norms: Literal["last_layer", "full"] = Field(
-        "last_layer", description="gradient norm of the classifier in closed form, or of all parameters"
+    passes: int = setting(
+        5, "passes of the PIM over the candidates", origin="assumed; 5 in two of three re-implementations", ge=1
     )
-    scope: Literal["task", "all"] = Field(
+    lr: float = setting(0.01, "learning rate of the PIM, plain SGD", origin="assumed; from re-implementations", gt=0)
+    norms: Literal["last_layer", "full"] = setting(
+        "last_layer",
+        "gradient norm of the classifier in closed form, or of all parameters",
+        origin="a choice for speed; of the classifier's gradient there is a closed form",
+    )
+    scope: Literal["task", "all"] = setting(
         "task",
-        description="candidates: the finished task only, or the buffer too (which is then chosen anew)",
+        "candidates: the finished task only, or the buffer too (which is then chosen anew)",
+        origin="as the released code of FedCBDR and FEAT stores exemplars; the original keeps one buffer of fixed size",
     )
 
 
