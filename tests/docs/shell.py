@@ -1,7 +1,8 @@
 """A reader at a terminal: saves the files of a page, types its commands, and expects every one to succeed.
 
-Commands run as they stand. What is smaller than in the repository is the folder they run in: its experiment files train
-two tasks of one round, so that a run takes a second.
+Commands run as they stand. What is smaller is where they run: the experiment files of the folder train two tasks of one
+round, and the built-in digits are a few of each class, so that a run takes a fraction of a second. Commands that start
+processes of their own get all digits.
 """
 
 from __future__ import annotations
@@ -37,8 +38,24 @@ QUICK: dict[str, dict[str, Any]] = {
     "train": {"rounds": 1, "local_epochs": 1},
     "target": {"generation": {"rounds": 1, "warmup": 0, "batch": 32, "student_steps": 2}},
     "lander": {"generation": {"rounds": 1, "warmup": 0, "batch": 32, "steps": 2, "student_steps": 2}},
+    "fedfsa": {"server_epochs": 2},
     "clip2fl": {"features_per_class": 4, "match_epochs": 2, "retrain_epochs": 2, "repeats": 1},
 }
+
+
+DIGITS_PER_CLASS = 40
+
+
+def few_digits(load: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a loader of a few digits of each class."""
+
+    def fewer() -> Any:
+        bunch = load()
+        kept = np.sort(np.concatenate([np.flatnonzero(bunch.target == c)[:DIGITS_PER_CLASS] for c in range(10)]))
+        bunch.images, bunch.target = bunch.images[kept], bunch.target[kept]
+        return bunch
+
+    return fewer
 
 
 class Reader:

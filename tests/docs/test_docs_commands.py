@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+import sklearn.datasets
 import typer
 from documents import DOCUMENTS, NOT_RUN, NOT_RUN_HERE, REASONS, ROOT, SHELL, Command, blocks_of, commands, excuses
-from shell import GIVEN, Reader, finished_run
+from shell import GIVEN, Reader, few_digits, finished_run
 
 from fedfeat.cli import app
 from fedfeat.config import load_config
@@ -25,7 +27,14 @@ EXCUSED = [c for c in ALL if c.excuse is not None]
 PAGES = [path for path in DOCUMENTS if path not in CHAPTERS and any(c.path == path for c in RUN)]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module", autouse=True)
+def _few_digits() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sklearn.datasets, "load_digits", few_digits(sklearn.datasets.load_digits))
+        yield
+
+
+@pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one finished run, for all pages that talk about using one."""
     folder = tmp_path_factory.mktemp("shared")
@@ -41,13 +50,14 @@ def reader(tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch) -> Rea
     return Reader(tmp_path, shared)
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_commands_of_a_page_run(path: Path, reader: Reader) -> None:
     reader.read(blocks_of(path))
     assert reader.typed == sum(c.path == path for c in RUN)
 
 
-@pytest.mark.slow
+@pytest.mark.docs
 def test_the_tutorial_runs_from_beginning_to_end(reader: Reader) -> None:
     for chapter in CHAPTERS:
         reader.read(blocks_of(chapter))
@@ -59,32 +69,33 @@ def test_the_tutorial_lists_all_its_chapters() -> None:
     assert {*CHAPTERS, TUTORIAL / "index.md"} == set(TUTORIAL.glob("*.md"))
 
 
+@pytest.mark.docs
 def test_a_failing_command_fails_the_page(reader: Reader) -> None:
     for line in ("fedfeat run configs/digits.toml --set train.lr=-1", "fedfeat run nowhere.toml", "python nothing.py"):
         with pytest.raises(AssertionError, match=r"README\.md:1: "):
             reader.type(Command(ROOT / "README.md", 1, line, None))
 
 
-@pytest.mark.parametrize("command", EXCUSED, ids=str)
-def test_an_excuse_fits_the_command(command: Command) -> None:
-    reason = command.excuse or ""
-    assert reason in REASONS, f"{command}: {reason!r} is not one of {', '.join(REASONS)}"
-    text = " ".join(command.text.partition("#")[0].split())
-    assert re.search(REASONS[reason], text), f"{command}: {reason!r} is no reason not to run this; let the tests run it"
-    if reason == "another page does":
-        assert any(c.words == command.words for c in RUN), f"{command}: no page runs the same line"
+def test_excuses_fit_their_commands() -> None:
+    for command in EXCUSED:
+        reason = command.excuse or ""
+        assert reason in REASONS, f"{command}: {reason!r} is not one of {', '.join(REASONS)}"
+        text = " ".join(command.text.partition("#")[0].split())
+        assert re.search(REASONS[reason], text), f"{command}: {reason!r} is no reason; let the tests run it"
+        if reason == "another page does":
+            assert any(c.words == command.words for c in RUN), f"{command}: no page runs the same line"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
-def test_no_excuse_is_left_over(path: Path) -> None:
-    text, shell = path.read_text(), [block for block in blocks_of(path) if block.language in SHELL]
-    in_front = [excuse for block in shell for excuse in excuses(block.comments, NOT_RUN)]
-    assert sorted(in_front) == sorted(excuses(text, NOT_RUN)), "a marker does not stand in front of a shell block"
-    scopes = [(block.text, excuses(block.comments, NOT_RUN)) for block in shell]
-    scopes.append(("".join(block.text for block in shell), excuses(text, NOT_RUN_HERE)))
-    for lines, found in scopes:
-        for reason, begin in found:
-            assert re.search(rf"^{re.escape(begin)}", lines, re.MULTILINE), f"no line begins with {begin!r} ({reason})"
+def test_no_excuse_is_left_over() -> None:
+    for path in DOCUMENTS:
+        text, shell = path.read_text(), [block for block in blocks_of(path) if block.language in SHELL]
+        in_front = [excuse for block in shell for excuse in excuses(block.comments, NOT_RUN)]
+        assert sorted(in_front) == sorted(excuses(text, NOT_RUN)), f"{path}: a marker without a shell block behind it"
+        scopes = [(block.text, excuses(block.comments, NOT_RUN)) for block in shell]
+        scopes.append(("".join(block.text for block in shell), excuses(text, NOT_RUN_HERE)))
+        for lines, found in scopes:
+            for reason, begin in found:
+                assert re.search(rf"^{re.escape(begin)}", lines, re.MULTILINE), f"{path}: no line {begin!r} ({reason})"
 
 
 def test_most_commands_are_run() -> None:
@@ -96,13 +107,14 @@ def test_what_readers_are_given_is_used() -> None:
     assert set(GIVEN) <= words
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
-def test_saved_files_are_used_later_on_the_page(path: Path) -> None:
-    found = blocks_of(path)
-    for place, block in enumerate(found):
-        if block.file:
-            assert f"`{block.file}`" in path.read_text(), f"{block}: the page does not tell the reader the name"
-            assert any(block.file in later.text for later in found[place + 1 :] if later.language in SHELL), str(block)
+def test_saved_files_are_used_later_on_the_page() -> None:
+    for found in map(blocks_of, DOCUMENTS):
+        for place, block in enumerate(found):
+            if block.file:
+                named = f"`{block.file}`" in block.path.read_text()
+                assert named, f"{block}: the page does not tell the reader the name"
+                later = [b.text for b in found[place + 1 :] if b.language in SHELL]
+                assert any(block.file in text for text in later), str(block)
 
 
 def parse(arguments: list[str]) -> click.Context:
@@ -117,22 +129,26 @@ def parse(arguments: list[str]) -> click.Context:
     return context
 
 
-@pytest.mark.parametrize("command", [c for c in EXCUSED if c.words[0] == "fedfeat"], ids=str)
-def test_commands_that_are_not_run_parse(command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_that_are_not_run_parse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
-    for block in blocks_of(command.path):
-        if block.file:
-            (tmp_path / block.file).write_text(block.text)
-    values = parse(command.words[1:]).params
-    if "config" in values and "sweep" not in command.words:
-        load_config(Path(values["config"]), values.get("set") or values.get("overrides") or ())
+    for command in (c for c in EXCUSED if c.words[0] == "fedfeat"):
+        for block in blocks_of(command.path):
+            if block.file:
+                (tmp_path / block.file).write_text(block.text)
+        try:
+            values = parse(command.words[1:]).params
+            if "config" in values and "sweep" not in command.words:
+                load_config(Path(values["config"]), values.get("set") or values.get("overrides") or ())
+        except Exception as error:
+            error.add_note(f"{command}: {command.text}")
+            raise
 
 
-@pytest.mark.parametrize("arguments", [["run"], ["run", "x.toml", "--sett", "a=1"], ["list", "colours"], ["fly"]])
-def test_the_parser_of_these_tests_refuses_mistakes(arguments: list[str]) -> None:
-    with pytest.raises(click.UsageError):
-        parse(arguments)
+def test_the_parser_of_these_tests_refuses_mistakes() -> None:
+    for arguments in (["run"], ["run", "x.toml", "--sett", "a=1"], ["list", "colours"], ["fly"]):
+        with pytest.raises(click.UsageError):
+            parse(arguments)
 
 
 def test_every_command_is_shown() -> None:

@@ -47,7 +47,7 @@ def soups(site: Path) -> dict[Path, BeautifulSoup]:
     return {path: BeautifulSoup(path.read_text(), "html.parser") for path in found}
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.docs, pytest.mark.xdist_group("site")]  # built once
 
 
 def test_the_makefile_builds_the_same_way() -> None:

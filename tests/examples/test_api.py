@@ -43,6 +43,7 @@ def test_examples_and_guides_import_nothing_else_of_ours(path: Path) -> None:
     assert path.suffix == ".md" or modules
 
 
+@pytest.mark.processes
 def test_importing_it_loads_no_optional_package() -> None:
     code = f"import sys, fedfeat.api; print({HEAVY!r} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,10 +20,26 @@ from fedfeat.runs.experiment import resume, start
 from toy import toy_config, untimed, write_toy
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> Config:
-    write_toy(tmp_path / "toy.npz")
-    return toy_config("fedcbdr+feat", data={"path": str(tmp_path / "toy.npz")})
+def make_config(folder: Path) -> Config:
+    write_toy(folder / "toy.npz")
+    return toy_config("fedcbdr+feat", data={"path": str(folder / "toy.npz")})
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    return make_config(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def whole(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that nobody interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    start(config, folder)
+    return folder
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    return untimed(json.loads((folder / "result.json").read_text()))
 
 
 class Stop(Exception):
@@ -43,6 +60,18 @@ def interrupted(config: Config, folder: Path, after: int) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def half(config: Config, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that was interrupted in its second task; to be copied."""
+    return interrupted(config, tmp_path_factory.mktemp("half") / "run", after=6)
+
+
+@pytest.fixture
+def cut(half: Path, tmp_path: Path) -> Path:
+    """A copy of the interrupted run."""
+    return Path(shutil.copytree(half, tmp_path / "cut"))
+
+
 def newest(folder: Path) -> Path:
     return max(p for p in (folder / "checkpoint").iterdir() if p.name.isdigit())
 
@@ -50,11 +79,9 @@ def newest(folder: Path) -> Path:
 @pytest.mark.parametrize("victim", ["manifest.json", "server.safetensors"])
 @pytest.mark.parametrize("damage", ["torn", "edited", "gone"])
 def test_a_damaged_checkpoint_is_recognised_and_the_one_before_is_used(
-    config: Config, tmp_path: Path, victim: str, damage: str
+    whole: Path, cut: Path, victim: str, damage: str
 ) -> None:
-    whole = start(config, tmp_path / "whole")
-    folder = interrupted(config, tmp_path / "cut", after=6)
-    path = newest(folder) / victim
+    path = newest(cut) / victim
     content = path.read_bytes()
     if damage == "gone":
         path.unlink()
@@ -63,51 +90,48 @@ def test_a_damaged_checkpoint_is_recognised_and_the_one_before_is_used(
     else:
         path.write_bytes(content[:-30] + bytes([content[-30] ^ 1]) + content[-29:])
     if victim == "manifest.json" and damage == "gone":  # never completed: no word about it is needed
-        result = resume(folder)
+        result = resume(cut)
     else:
         with pytest.warns(UserWarning, match="damaged"):
-            result = resume(folder)
-    assert untimed(result) == untimed(whole)
+            result = resume(cut)
+    assert untimed(result) == result_of(whole)
 
 
-def test_when_every_checkpoint_is_damaged_it_says_so(config: Config, tmp_path: Path) -> None:
-    folder = interrupted(config, tmp_path / "cut", after=6)
-    for path in (folder / "checkpoint").glob("0*/server.safetensors"):
+def test_when_every_checkpoint_is_damaged_it_says_so(cut: Path) -> None:
+    for path in (cut / "checkpoint").glob("0*/server.safetensors"):
         path.write_bytes(b"nothing")
     with (
         pytest.warns(UserWarning, match="damaged"),
         pytest.raises(CheckpointError, match="every checkpoint is damaged"),
     ):
-        resume(folder)
+        resume(cut)
 
 
-def test_killed_before_the_first_checkpoint_starts_over(config: Config, tmp_path: Path) -> None:
-    whole = start(config, tmp_path / "whole")
+def test_killed_before_the_first_checkpoint_starts_over(config: Config, whole: Path, tmp_path: Path) -> None:
     folder = interrupted(config, tmp_path / "cut", after=1)
     assert not list((folder / "checkpoint").glob("0*"))
-    assert untimed(resume(folder)) == untimed(whole)
+    assert untimed(resume(folder)) == result_of(whole)
 
 
-def test_another_config_is_refused_naming_the_keys(config: Config, tmp_path: Path) -> None:
-    folder = interrupted(config, tmp_path / "cut", after=4)
-    text = (folder / "config.toml").read_text()
-    (folder / "config.toml").write_text(text.replace("lr = 0.05", "lr = 0.06").replace("tau = 0.07", "tau = 0.5"))
+def test_another_config_is_refused_naming_the_keys(cut: Path) -> None:
+    text = (cut / "config.toml").read_text()
+    (cut / "config.toml").write_text(text.replace("lr = 0.05", "lr = 0.06").replace("tau = 0.07", "tau = 0.5"))
     with pytest.raises(CheckpointError, match=r"feat\.gsa\.tau, train\.lr"):
-        resume(folder)
+        resume(cut)
 
 
-def test_where_files_are_may_change(config: Config, tmp_path: Path) -> None:
-    whole = start(config, tmp_path / "whole")
-    folder = interrupted(config, tmp_path / "cut", after=4)
+def test_where_files_are_may_change(config: Config, whole: Path, cut: Path, tmp_path: Path) -> None:
     (tmp_path / "moved").mkdir()
-    (tmp_path / "toy.npz").rename(tmp_path / "moved" / "toy.npz")
-    text = (folder / "config.toml").read_text()
-    (folder / "config.toml").write_text(text.replace("toy.npz", "moved/toy.npz"))
-    assert untimed(resume(folder)) == untimed(whole)
+    write_toy(tmp_path / "moved" / "toy.npz")
+    text = (cut / "config.toml").read_text()
+    moved = text.replace(str(config.data.path), str(tmp_path / "moved" / "toy.npz"))
+    assert moved != text
+    (cut / "config.toml").write_text(moved)
+    assert untimed(resume(cut)) == result_of(whole)
 
 
-def test_other_data_is_refused(config: Config, tmp_path: Path) -> None:
-    folder = interrupted(config, tmp_path / "cut", after=4)
+def test_other_data_is_refused(tmp_path: Path) -> None:
+    folder = interrupted(make_config(tmp_path), tmp_path / "cut", after=4)
     with np.load(tmp_path / "toy.npz") as archive:
         arrays = dict(archive)
     arrays["x"][0, 0, 0, 0] ^= 1
@@ -116,17 +140,15 @@ def test_other_data_is_refused(config: Config, tmp_path: Path) -> None:
         resume(folder)
 
 
-def test_a_finished_run_is_returned_not_run_again(config: Config, tmp_path: Path) -> None:
-    result = start(config, tmp_path / "run")
-    before = (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns
-    assert resume(tmp_path / "run") == result
-    assert (tmp_path / "run" / "events.jsonl").stat().st_mtime_ns == before
+def test_a_finished_run_is_returned_not_run_again(whole: Path) -> None:
+    before = (whole / "events.jsonl").stat().st_mtime_ns
+    assert resume(whole) == json.loads((whole / "result.json").read_text())
+    assert (whole / "events.jsonl").stat().st_mtime_ns == before
 
 
-def test_a_folder_with_a_run_is_not_overwritten(config: Config, tmp_path: Path) -> None:
-    start(config, tmp_path / "run")
+def test_a_folder_with_a_run_is_not_overwritten(config: Config, whole: Path) -> None:
     with pytest.raises(FedfeatError, match="already holds a run"):
-        start(config, tmp_path / "run")
+        start(config, whole)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="locks are those of POSIX")
@@ -144,18 +166,15 @@ def test_a_run_that_goes_on_is_not_taken_up_by_a_second_program(config: Config, 
     assert resume(tmp_path / "run")["final_accuracy"] >= 0
 
 
-def test_a_run_without_a_checkpoint_begins_anew_and_says_who_sees_what_now(config: Config, tmp_path: Path) -> None:
-    folder = interrupted(config, tmp_path / "run", after=0)
-    shutil.rmtree(folder / "checkpoint", ignore_errors=True)
-    (folder / "scenario.json").write_text("{}")
-    resume(folder)
-    start(config, tmp_path / "whole")
-    assert (folder / "scenario.json").read_text() == (tmp_path / "whole" / "scenario.json").read_text()
+def test_a_run_without_a_checkpoint_begins_anew_and_says_who_sees_what_now(cut: Path, whole: Path) -> None:
+    shutil.rmtree(cut / "checkpoint")
+    (cut / "scenario.json").write_text("{}")
+    resume(cut)
+    assert (cut / "scenario.json").read_text() == (whole / "scenario.json").read_text()
 
 
-def test_a_checkpoint_holds_no_pickle(config: Config, tmp_path: Path) -> None:
-    start(config, tmp_path / "run")
-    files = [p for p in (tmp_path / "run").rglob("*") if p.is_file() and p.name != ".lock"]
+def test_a_checkpoint_holds_no_pickle(whole: Path) -> None:
+    files = [p for p in whole.rglob("*") if p.is_file() and p.name != ".lock"]
     assert {p.suffix for p in files} <= {".safetensors", ".json", ".jsonl", ".toml"}
 
 
@@ -219,7 +238,6 @@ def test_old_files_are_dropped_and_shards_stay_few(tmp_path: Path) -> None:
     assert all(loaded[1][k]["value"] == -k for k in range(60))
 
 
-def test_the_manifest_is_readable(config: Config, tmp_path: Path) -> None:
-    start(config, tmp_path / "run")
-    manifest = json.loads((newest(tmp_path / "run") / "manifest.json").read_text())
+def test_the_manifest_is_readable(whole: Path) -> None:
+    manifest = json.loads((newest(whole) / "manifest.json").read_text())
     assert manifest["position"] == {"task": 2, "round": 2, "finished": True}

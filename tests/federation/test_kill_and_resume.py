@@ -39,6 +39,7 @@ def config(tmp_path: Path) -> Path:
     return tmp_path / "toy.toml"
 
 
+@pytest.mark.processes
 def test_kill_minus_nine_at_several_moments(config: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     subprocess.run(fedfeat("run", config, "--out", whole), check=True, capture_output=True)
@@ -88,13 +89,14 @@ def _lines(path: Path) -> int:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 @pytest.mark.real_data
 def test_cifar10_with_resnet18_killed_and_resumed(tmp_path: Path) -> None:
     """Real images, the real network: a short run of FEAT_F on CPU, end to end."""
     if "FEDFEAT_DATA" not in os.environ:
         pytest.skip("set FEDFEAT_DATA to a folder that holds cifar10")
     sets = [f"data.path={_some_of_cifar10(tmp_path / 'some.npz')}", "data.name=npz", "data.augment=crop-flip"]
-    sets += ["scenario.clients=3", "scenario.budget=12", "train.rounds=2", "train.batch=32", "train.local_epochs=1"]
+    sets += ["scenario.clients=3", "scenario.budget=12", "train.rounds=1", "train.batch=32", "train.local_epochs=1"]
     sets += ["run.checkpoint_seconds=0", "feat.logits=cosine"]
     options = [o for s in sets for o in ("--set", s)]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -111,15 +113,14 @@ def test_cifar10_with_resnet18_killed_and_resumed(tmp_path: Path) -> None:
     assert weights(whole) == weights(cut)
     assert len(results[0]["accuracy_matrix"]) == 5
     assert results[0]["config"]["model"]["name"] == "auto"
-    assert results[0]["accuracy_after_task"][0] >= 50
 
 
 def _some_of_cifar10(path: Path) -> Path:
-    """Some training and test images of each class: the whole set would take an hour on two cores."""
+    """A few training and test images of each class: the whole set would take an hour on two cores."""
     dataset = load_dataset(DataSettings(name="cifar10"))
     train, test = (
         np.concatenate([np.flatnonzero(labels == c)[:count] for c in range(10)])
-        for labels, count in ((dataset.train_labels, 16), (dataset.test_labels, 6))
+        for labels, count in ((dataset.train_labels, 10), (dataset.test_labels, 4))
     )
     np.savez(
         path,

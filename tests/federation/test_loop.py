@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -14,11 +14,35 @@ from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
 
 
-def run(folder: Path, method: str = "fedcbdr+feat", **changes: Any) -> tuple[Experiment, Progress, dict[str, Any]]:
+class Run(NamedTuple):
+    experiment: Experiment
+    progress: Progress
+    result: dict[str, Any]
+
+
+def run(folder: Path, method: str = "fedcbdr+feat", **changes: Any) -> Run:
     experiment = Experiment(toy_config(method, **changes), toy_dataset())
     progress = Progress()
     result = experiment.run(RunFolder.create(folder, experiment.config, {}), progress, ())
-    return experiment, progress, result
+    return Run(experiment, progress, result)
+
+
+class Standard(NamedTuple):
+    folder: Path
+    run: Run
+
+
+@pytest.fixture(scope="module")
+def feat(tmp_path_factory: pytest.TempPathFactory) -> Standard:
+    """A run of FedCBDR with FEAT as it comes."""
+    folder = tmp_path_factory.mktemp("feat") / "run"
+    return Standard(folder, run(folder))
+
+
+@pytest.fixture(scope="module")
+def larger_budget(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same with several batches of exemplars per client."""
+    return run(tmp_path_factory.mktemp("larger") / "run", scenario={"budget": 60})
 
 
 def events(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -74,23 +98,20 @@ def test_a_round_with_fewer_replies_is_not_the_better_for_it(tmp_path: Path, mon
     assert torch.equal(progress.weights, models[5 + 3 - 1])
 
 
-def test_sample_weighting_differs_from_uniform(tmp_path: Path) -> None:
-    _, uniform, _ = run(tmp_path / "a")
-    _, weighted, _ = run(tmp_path / "b", train={"aggregation": "samples"})
-    assert not torch.equal(uniform.weights, weighted.weights)
+def test_sample_weighting_differs_from_uniform(feat: Standard, tmp_path: Path) -> None:
+    _, weighted, _ = run(tmp_path / "run", train={"aggregation": "samples"})
+    assert not torch.equal(feat.run.progress.weights, weighted.weights)
 
 
-def test_priors_are_logged_from_the_second_task_on(tmp_path: Path) -> None:
-    run(tmp_path / "run")
-    rounds = events(tmp_path / "run", "round")
+def test_priors_are_logged_from_the_second_task_on(feat: Standard) -> None:
+    rounds = events(feat.folder, "round")
     assert rounds[0]["numbers"] == {}
     assert set(rounds[-1]["numbers"]) == {"prior_head", "prior_tail"}
     assert 0 <= rounds[-1]["numbers"]["prior_head"] <= 1
 
 
-def test_gsa_is_off_in_the_first_task_and_on_after(tmp_path: Path) -> None:
-    run(tmp_path / "run")
-    names = [set(e["losses"]) for e in events(tmp_path / "run", "round")]
+def test_gsa_is_off_in_the_first_task_and_on_after(feat: Standard) -> None:
+    names = [set(e["losses"]) for e in events(feat.folder, "round")]
     assert names[0] == {"ce", "first_epoch"}
     assert names[-1] == {"ce", "gsa", "first_epoch"}
 
@@ -112,15 +133,14 @@ def test_fedcbdr_sends_features_up_and_singular_vectors_down(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("option", ["online", "train", "mean"])
-def test_prior_options_run_and_agree_in_scale(tmp_path: Path, option: str) -> None:
+def test_prior_options_run_and_agree_in_scale(larger_budget: Run, tmp_path: Path, option: str) -> None:
     changes = {
         "online": {"prior_source": "online"},
         "train": {"prior_transform": "train"},
         "mean": {"prior": "mean"},
     }[option]
-    budget = {"budget": 60}  # several batches of exemplars per client
-    _, default, _ = run(tmp_path / "a", scenario=budget)
-    _, other, _ = run(tmp_path / "b", scenario=budget, feat={"egc": changes})
+    _, default, _ = larger_budget
+    _, other, _ = run(tmp_path / "run", scenario={"budget": 60}, feat={"egc": changes})
     assert other.numbers["prior_head"] != default.numbers["prior_head"]
     assert 1 / 4 < other.numbers["prior_head"] / default.numbers["prior_head"] < 4
 

@@ -13,6 +13,7 @@ pytest.importorskip("triton")
 from fedfeat.engines.cuda.kernels import alignment
 from fedfeat.geometry import gsa_loss
 
+pytestmark = pytest.mark.interpreter
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -25,7 +26,7 @@ def batch(size: int, width: int = 24, classes: int = 5) -> tuple[Tensor, Tensor]
 @pytest.mark.parametrize("kl", ["FP", "PF", "sym"])
 @pytest.mark.parametrize("include_self", [True, False])
 @pytest.mark.parametrize("class_balanced", [True, False])
-@pytest.mark.parametrize("size", [1, 2, 13, 32])
+@pytest.mark.parametrize("size", [1, 2, 13])
 def test_loss_and_gradient_are_those_of_the_pure_function(
     size: int, kl: Any, include_self: bool, class_balanced: bool
 ) -> None:
@@ -43,8 +44,8 @@ def test_loss_and_gradient_are_those_of_the_pure_function(
     assert torch.allclose(found.double(), wanted, rtol=1e-3, atol=1e-5)
 
 
-def test_at_the_published_temperature() -> None:
-    features, labels = batch(20, width=40)
+def test_at_the_published_temperature_and_the_size_of_a_whole_block() -> None:
+    features, labels = batch(32, width=40)
     exact = features.detach().double().requires_grad_()
     ours, theirs = alignment.gsa_loss(features, labels, 7), gsa_loss(exact, labels, 7)
     assert ours.item() == pytest.approx(theirs.item(), rel=1e-4)

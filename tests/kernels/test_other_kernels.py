@@ -16,6 +16,7 @@ from fedfeat.engines.cuda.kernels.descend import Descend
 from fedfeat.models import FlatModel, LinearHead, Network
 from fedfeat.models.backbones import SmallCNN
 
+pytestmark = pytest.mark.interpreter
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 

@@ -1,0 +1,273 @@
+"""Deliberate faults that the tests must find: put into a copy of the project, each must make its tests fail.
+
+    python tests/mutants.py                 all faults, a few seconds each
+    python tests/mutants.py moon budget     those whose name contains a word
+
+A fault that its tests miss, and one whose place in the code has changed, end the program with status 1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+COPIED = ("src", "reproduction", "tests", "docs", "benchmarks", "examples", "configs", "pyproject.toml")
+CONTRACT = "test_contract.py::test_"
+
+
+class Fault(NamedTuple):
+    """One change of one file under ``src/fedfeat``, and the tests (file name and node) that must fail with it."""
+
+    name: str
+    file: str
+    right: str
+    wrong: str
+    tests: tuple[str, ...]
+
+
+FAULTS = (
+    Fault(
+        "GSA with the wrong sign",
+        "geometry/gsa.py",
+        "(student.exp() * (student - teacher))",
+        "(student.exp() * (teacher - student))",
+        ("test_geometry_gsa.py",),
+    ),
+    Fault(
+        "EGC without its prior",
+        "geometry/egc.py",
+        "excess = energies.head - prior_head",
+        "excess = energies.head",
+        ("test_geometry_egc.py",),
+    ),
+    Fault(
+        "an off-by-one of num_old in EGC",
+        "geometry/egc.py",
+        "tail, head = cosine_logits[:, :num_old], cosine_logits[:, num_old:]",
+        "tail, head = cosine_logits[:, : num_old + 1], cosine_logits[:, num_old + 1 :]",
+        ("test_geometry_egc.py",),
+    ),
+    Fault(
+        "an off-by-one of num_old in the loss of new classes",
+        "algorithm/losses.py",
+        "F.cross_entropy(logits[:, num_old:], labels - num_old)",
+        "F.cross_entropy(logits[:, num_old - 1 :], labels - num_old + 1)",
+        ("test_losses.py",),
+    ),
+    Fault(
+        "MOON with the wrong sign",
+        "methods/moon.py",
+        "F.cross_entropy(cosines.T / tau, nearest)",
+        "F.cross_entropy(-cosines.T / tau, nearest)",
+        ("test_moon.py",),
+    ),
+    Fault(
+        "SCAFFOLD's server does not update its control variate",
+        "methods/scaffold.py",
+        "server.progress.tensors[CONTROL] = control\n",
+        "pass\n",
+        ("test_scaffold.py",),
+    ),
+    Fault(
+        "herding picks the farthest",
+        "methods/exemplar_rules.py",
+        'distance.masked_fill(~free, float("inf")).argmin()',
+        'distance.masked_fill(~free, -float("inf")).argmax()',
+        ("test_replay_rules.py",),
+    ),
+    Fault(
+        "leverage scores without the inverse of the mask",
+        "methods/fedcbdr/leverage.py",
+        "vectors = self._mask(client).undo(vectors)",
+        "pass",
+        ("test_replay_leverage.py",),
+    ),
+    Fault(
+        "an unseeded choice of exemplars",
+        "methods/exemplar_rules.py",
+        'rng_at(client.seed, "keep-random", client.task, client.id)',
+        '__import__("numpy").random.default_rng()',
+        (CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[replay]",),
+    ),
+    Fault(
+        "an unseeded order of batches",
+        "federation/training.py",
+        'rng_at(client.seed, "batches", client.task, client.round, client.id, epoch)',
+        '__import__("numpy").random.default_rng()',
+        (CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[finetune]",),
+    ),
+    Fault(
+        "a lost exemplar",
+        "algorithm/client.py",
+        "torch.cat([earlier, chosen.to(earlier)])",
+        "torch.cat([earlier[1:], chosen.to(earlier)])",
+        (CONTRACT + "the_budget_is_kept_and_exemplars_are_own_and_old[fedcbdr+feat]",),
+    ),
+    Fault(
+        "a budget exceeded by one",
+        "scenario/scenario.py",
+        "even_sizes(budget, len(here))",
+        "even_sizes(budget + 1, len(here))",
+        (CONTRACT + "the_budget_is_kept_and_exemplars_are_own_and_old[fedcbdr+feat]", "test_scenario_rounds.py"),
+    ),
+    Fault(
+        "a client looks at a neighbour's samples",
+        "engines/inprocess.py",
+        "self.scenario.samples(self.task, client_id), device",
+        "self.scenario.samples(self.task, max(client_id - 1, 0)), device",
+        (CONTRACT + "no_sample_leaves_its_client[finetune]",),
+    ),
+    Fault(
+        "momentum dropped",
+        "federation/training.py",
+        "self.velocity.mul_(self.momentum).add_(gradient)",
+        "self.velocity.copy_(gradient)",
+        ("test_models_training.py",),
+    ),
+    Fault(
+        "weight decay dropped",
+        "federation/training.py",
+        "gradient.add_(weights, alpha=self.weight_decay)",
+        "pass",
+        ("test_models_training.py",),
+    ),
+    Fault(
+        "an average without the numbers of samples",
+        "federation/average.py",
+        'weight = 1.0 if how == "uniform" else float(count)',
+        "weight = 1.0",
+        ("test_models_training.py", "test_loop.py::test_sample_weighting_differs_from_uniform"),
+    ),
+    Fault(
+        "a class missing in the confusion table",
+        "federation/counting.py",
+        "(images.labels < seen.num_classes).nonzero()",
+        "(images.labels < seen.num_classes - 1).nonzero()",
+        (CONTRACT + "shapes_of_the_result[finetune]",),
+    ),
+    Fault(
+        "a shared tensor delivered twice",
+        "federation/loop.py",
+        "for client in set(clients) - now.delivered[name]:",
+        "for client in set(clients):",
+        ("test_target.py::test_the_pool_is_delivered_once_per_client_and_task_in_eight_bits",),
+    ),
+    Fault(
+        "traffic to the server not counted",
+        "federation/exchange.py",
+        'self.traffic.add("up", op, reply)',
+        "pass",
+        (CONTRACT + "bytes_are_counted[fedcbdr+feat]",),
+    ),
+    Fault(
+        "clipping skipped",
+        "federation/privacy.py",
+        "trained.copy_(clipped(trained, received, settings.clip))",
+        "pass",
+        ("test_privacy.py::test_updates_have_the_norm_they_are_clipped_to",),
+    ),
+    Fault(
+        "noise from a seed that clients share",
+        "federation/privacy.py",
+        'rng_at(client.seed, "privacy-noise", client.task, client.round, client.id)',
+        'rng_at(client.seed, "privacy-noise", client.task, client.round)',
+        ("test_privacy.py::test_noise_has_the_stated_scale_and_no_direction",),
+    ),
+    Fault(
+        "a skipped checksum of a checkpoint",
+        "runs/checkpoint.py",
+        "if name.startswith(only) and sha256(self.folder / name) != expected:",
+        "if name.startswith(only) and not (self.folder / name).exists():",
+        ("test_checkpoint.py::test_a_damaged_checkpoint_is_recognised_and_the_one_before_is_used",),
+    ),
+    Fault(
+        "a checkpoint that forgets the clients' states",
+        "runs/checkpoint.py",
+        "states.update(shard)",
+        "pass",
+        (
+            "test_checkpoint.py::test_everything_comes_back",
+            CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[fedcbdr+feat]",
+        ),
+    ),
+    Fault(
+        "a resumed run repeats a round",
+        "federation/loop.py",
+        "for round in range(now.round, self.config.train.rounds):",
+        "for round in range(max(now.round - resumed, 0), self.config.train.rounds):",
+        (CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[finetune]",),
+    ),
+)
+
+
+def node_ids(fault: Fault) -> list[str]:
+    """Return a fault's tests as pytest names them; test files are found by their name, wherever they lie."""
+    found = []
+    for test in fault.tests:
+        name, colons, node = test.partition("::")
+        path = ROOT / name if "/" in name else next((ROOT / "tests").rglob(name))
+        found.append(f"{path.relative_to(ROOT)}{colons}{node}")
+    return found
+
+
+def all_pass(tests: list[str], fault: Fault | None) -> bool:
+    """Run tests in a copy of the project, with a fault if one is given."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, Path(folder, name))
+        if fault is not None:
+            path = Path(folder, "src", "fedfeat", fault.file)
+            path.write_text(path.read_text().replace(fault.right, fault.wrong))
+        sources = os.pathsep.join(str(Path(folder, name)) for name in ("src", "reproduction"))
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": sources, "PYTHONDONTWRITEBYTECODE": "1"},
+            capture_output=True,
+            text=True,
+        )
+    if done.returncode not in (0, 1):  # neither passed nor failed: nothing was tested
+        raise RuntimeError(f"{' '.join(tests)}\n{done.stdout}{done.stderr}")
+    return done.returncode == 0
+
+
+def misplaced(fault: Fault) -> str | None:
+    """Say why a fault cannot be put into the code of today."""
+    path = ROOT / "src" / "fedfeat" / fault.file
+    times = path.read_text().count(fault.right) if path.exists() else 0
+    return None if times == 1 else f"{fault.file} holds {fault.right!r} {times} times"
+
+
+def verdict(fault: Fault) -> str:
+    """Return ``found``, ``MISSED``, or why the fault could not be tried."""
+    reason = misplaced(fault)
+    if reason is not None:
+        return f"STALE: {reason}"
+    return "MISSED" if all_pass(node_ids(fault), fault) else "found"
+
+
+def main(words: list[str]) -> int:
+    """Try faults side by side and print what became of each; return 1 unless all were found."""
+    chosen = [f for f in FAULTS if not words or any(word.lower() in f.name.lower() for word in words)]
+    whole = sorted({test for fault in chosen for test in node_ids(fault)})
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        healthy = pool.submit(all_pass, whole, None)
+        verdicts = list(pool.map(verdict, chosen))
+    for fault, said in zip(chosen, verdicts, strict=True):
+        print(f"{said:8} {fault.name}")
+    if not healthy.result():
+        print("these tests fail without any fault, so they prove nothing")
+    print(f"{verdicts.count('found')} of {len(chosen)} faults found")
+    return 0 if healthy.result() and set(verdicts) <= {"found"} else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
