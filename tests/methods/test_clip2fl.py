@@ -62,18 +62,13 @@ def run(tmp_path, cache, *, method=METHOD, clip2fl=None, **changes):
 # In a run.
 
 
-@pytest.mark.parametrize(
-    "check",
-    [value for name, value in sorted(vars(contract).items()) if name.startswith("test_")],
-    ids=lambda c: c.__name__,
-)
-def test_it_keeps_the_contract_of_all_methods(check, cache, tmp_path, monkeypatch):
+def test_it_keeps_the_contract_of_all_methods(cache, tmp_path, monkeypatch):
     def config(method, **changes):
         path = cache.with_name("npz.safetensors") if "data" in changes else cache
         return toy_config(method, clip2fl=table(path, **LEARNS) if "train" in changes else table(path), **changes)
 
     monkeypatch.setattr(contract, "toy_config", config)
-    check(METHOD, tmp_path)
+    contract.hold(METHOD, tmp_path)
 
 
 def test_traffic_is_that_of_the_formulas(cache, tmp_path):
