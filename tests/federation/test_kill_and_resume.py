@@ -34,7 +34,7 @@ def weights(folder: Path) -> bytes:
 @pytest.fixture
 def config(tmp_path: Path) -> Path:
     write_toy(tmp_path / "toy.npz")
-    table = toy_table(method="fedcbdr+feat", data={"path": str(tmp_path / "toy.npz")}, train={"rounds": 40})
+    table = toy_table(method="fedcbdr+feat", data={"path": str(tmp_path / "toy.npz")}, train={"rounds": 15})
     (tmp_path / "toy.toml").write_text(tomli_w.dumps(table))
     return tmp_path / "toy.toml"
 
@@ -46,7 +46,7 @@ def test_kill_minus_nine_at_several_moments(config: Path, tmp_path: Path) -> Non
     cut = tmp_path / "cut"
     command = fedfeat("run", config, "--out", cut)
     kills = 0
-    for lines in (3, 30, 55, 90, 10_000):
+    for lines in (3, 20, 40, 10_000):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         while process.poll() is None and _lines(cut / "events.jsonl") < lines:
             time.sleep(0.01)
@@ -55,7 +55,7 @@ def test_kill_minus_nine_at_several_moments(config: Path, tmp_path: Path) -> Non
             kills += 1
         process.communicate()
         command = fedfeat("resume", cut)
-    assert kills >= 3, "the run was over before it could be killed"
+    assert kills >= 2, "the run was over before it could be killed"
     results = [json.loads((folder / "result.json").read_text()) for folder in (whole, cut)]
     assert untimed(results[0]) == untimed(results[1])
     assert weights(whole) == weights(cut)
@@ -96,13 +96,20 @@ def test_cifar10_with_resnet18_killed_and_resumed(tmp_path: Path) -> None:
     if "FEDFEAT_DATA" not in os.environ:
         pytest.skip("set FEDFEAT_DATA to a folder that holds cifar10")
     sets = [f"data.path={_some_of_cifar10(tmp_path / 'some.npz')}", "data.name=npz", "data.augment=crop-flip"]
-    sets += ["scenario.clients=3", "scenario.budget=12", "train.rounds=1", "train.batch=32", "train.local_epochs=1"]
+    sets += [
+        "scenario.tasks=2",
+        "scenario.clients=3",
+        "scenario.budget=12",
+        "train.rounds=1",
+        "train.batch=32",
+        "train.local_epochs=1",
+    ]
     sets += ["run.checkpoint_seconds=0", "feat.logits=cosine"]
     options = [o for s in sets for o in ("--set", s)]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     subprocess.run(fedfeat("run", "cifar10-5", *options, "--out", whole), check=True, capture_output=True)
     process = subprocess.Popen(fedfeat("run", "cifar10-5", *options, "--out", cut), stdout=subprocess.DEVNULL)
-    while process.poll() is None and _lines(cut / "events.jsonl") < 6:
+    while process.poll() is None and _lines(cut / "events.jsonl") < 3:  # the first task is done
         time.sleep(0.02)
     process.kill()
     process.wait()
@@ -111,15 +118,15 @@ def test_cifar10_with_resnet18_killed_and_resumed(tmp_path: Path) -> None:
     results = [json.loads((folder / "result.json").read_text()) for folder in (whole, cut)]
     assert untimed(results[0]) == untimed(results[1])
     assert weights(whole) == weights(cut)
-    assert len(results[0]["accuracy_matrix"]) == 5
+    assert len(results[0]["accuracy_matrix"]) == 2
     assert results[0]["config"]["model"]["name"] == "auto"
 
 
 def _some_of_cifar10(path: Path) -> Path:
-    """A few training and test images of each class: the whole set would take an hour on two cores."""
+    """A few training and test images of four classes: the whole set would take an hour on two cores."""
     dataset = load_dataset(DataSettings(name="cifar10"))
     train, test = (
-        np.concatenate([np.flatnonzero(labels == c)[:count] for c in range(10)])
+        np.concatenate([np.flatnonzero(labels == c)[:count] for c in range(4)])
         for labels, count in ((dataset.train_labels, 10), (dataset.test_labels, 4))
     )
     np.savez(
