@@ -99,7 +99,7 @@ FAULTS = (
     Fault(
         "an unseeded order of batches",
         "federation/training.py",
-        'rng_at(client.seed, "batches", client.task, client.round, client.id, epoch)',
+        'rng_at(client.seed, "batches", client.task, round, client.id, epoch)',
         '__import__("numpy").random.default_rng()',
         (CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[finetune]",),
     ),
@@ -119,7 +119,7 @@ FAULTS = (
     ),
     Fault(
         "a client looks at a neighbour's samples",
-        "engines/inprocess.py",
+        "engines/base.py",
         "self.scenario.samples(self.task, client_id), device",
         "self.scenario.samples(self.task, max(client_id - 1, 0)), device",
         (CONTRACT + "no_sample_leaves_its_client[finetune]",),
@@ -127,14 +127,14 @@ FAULTS = (
     Fault(
         "momentum dropped",
         "federation/training.py",
-        "self.velocity.mul_(self.momentum).add_(gradient)",
-        "self.velocity.copy_(gradient)",
+        "velocity.mul_(momentum).add_(gradient)",
+        "velocity.copy_(gradient)",
         ("test_models_training.py",),
     ),
     Fault(
         "weight decay dropped",
         "federation/training.py",
-        "gradient.add_(weights, alpha=self.weight_decay)",
+        "gradient.add_(weights, alpha=weight_decay)",
         "pass",
         ("test_models_training.py",),
     ),
@@ -147,7 +147,7 @@ FAULTS = (
     ),
     Fault(
         "a class missing in the confusion table",
-        "federation/counting.py",
+        "federation/evaluation.py",
         "(images.labels < seen.num_classes).nonzero()",
         "(images.labels < seen.num_classes - 1).nonzero()",
         (CONTRACT + "shapes_of_the_result[finetune]",),
@@ -183,8 +183,8 @@ FAULTS = (
     Fault(
         "a skipped checksum of a checkpoint",
         "runs/checkpoint.py",
-        "if name.startswith(only) and sha256(self.folder / name) != expected:",
-        "if name.startswith(only) and not (self.folder / name).exists():",
+        "if name.startswith(within) and sha256(self.folder / name) != expected:",
+        "if name.startswith(within) and not (self.folder / name).exists():",
         ("test_checkpoint.py::test_a_damaged_checkpoint_is_recognised_and_the_one_before_is_used",),
     ),
     Fault(
