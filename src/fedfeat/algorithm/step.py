@@ -41,7 +41,6 @@ class Step(NamedTuple):
     references: Mapping[str, Tensor]  # what the method's references made of this batch
     intermediate: tuple[Tensor, ...]  # pooled features of every stage before its activation, where asked for
     network: Network  # for terms with trained layers of their own (``network.extras``)
-    task: int = 0  # counted from 0
 
 
 class Fusable(NamedTuple):
@@ -89,7 +88,7 @@ def take_step(
     # follow the order of passes.
     found = {key: value for function in references for key, value in function(images).items()}
     prototypes = network.head.num_prototypes
-    return Step(*outputs, labels, seen.num_old, seen.num_classes, prototypes, found, intermediate, network, seen.task)
+    return Step(*outputs, labels, seen.num_old, seen.num_classes, prototypes, found, intermediate, network)
 
 
 @dataclass(frozen=True)
