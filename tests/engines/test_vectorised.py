@@ -18,7 +18,7 @@ from fedfeat.core.payload import Payload
 from fedfeat.data.dataset import Augmentation
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.engines.stack import CapturedStack, ProductConv, Stack
-from fedfeat.engines.vectorised import Cohort, VectorisedClients, can_vectorise
+from fedfeat.engines.vectorised import Cohort, VectorisedClients
 from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods
 from fedfeat.runs.experiment import Experiment
@@ -125,7 +125,7 @@ def run(
 
 
 def qualifying() -> list[str]:
-    return [m for m in all_methods() if can_vectorise(toy_config(m).build_method())]
+    return [m for m in all_methods() if toy_config(m).build_method().steps_alike]
 
 
 def test_what_can_be_vectorised() -> None:
@@ -133,7 +133,7 @@ def test_what_can_be_vectorised() -> None:
     assert {"finetune", "replay", "fedcbdr+feat", "refed+feat", "fedcbdr+fedrcl", "fedcbdr+feat+calibrate"} <= found
     assert not found & {"fedlwf", "fedewc", "fedcbdr+moon", "fedcbdr+scaffold", "fedcbdr+fedprox", "target", "lander"}
     online = toy_config("fedcbdr+feat", feat={"egc": {"prior_source": "online"}}).build_method()
-    assert not can_vectorise(online)
+    assert not online.steps_alike
 
 
 @pytest.mark.parametrize("method", qualifying())

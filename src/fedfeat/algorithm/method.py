@@ -184,6 +184,14 @@ class Method:
         named = {OWN: self.predict, **self.variants}
         return {name: str(getattr(prediction, "label", OWN_LABEL)) for name, prediction in named.items()}
 
+    @property
+    def steps_alike(self) -> bool:
+        """Whether a training step is the same function for every client.
+
+        It is not with a teacher or other references, with a penalty on the weights, or with statistics of single steps.
+        """
+        return not (self.references or self.penalties or any(s.per_step for s in self.statistics))
+
     def active_terms(self, task: int) -> tuple[LossTerm, ...]:
         """Return the loss terms of a task (counted from 0), the classification loss first."""
         return tuple(t for t in (self.loss, *self.terms) if task + 1 >= t.from_task and t.weight != 0)
@@ -237,6 +245,11 @@ class ActiveParts:
     def finish(self, client: Client) -> Payload:
         """Return what the statistics add to the client's reply."""
         return {name: value for s, buffers in self.statistics for name, value in s.finish(client, buffers).items()}
+
+    @property
+    def changes_gradient(self) -> bool:
+        """Whether ``penalise`` does anything."""
+        return bool(self.penalties)
 
     @property
     def capturable(self) -> bool:

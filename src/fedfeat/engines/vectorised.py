@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import EXEMPLARS, Client
-from fedfeat.algorithm.method import ActiveParts, Method
+from fedfeat.algorithm.method import ActiveParts
 from fedfeat.algorithm.settings import learning_rate
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import SHARED, Payload, tensor_of
@@ -27,14 +27,6 @@ from fedfeat.federation.training import LocalTraining, plan_batches, training_re
 
 OFF = 1  # value of ``engine.vectorised`` that trains clients one by one
 COPIES = 8  # of a client's vector: kept, at work, as leaves, as gradients, as velocity, and what lies between
-
-
-def can_vectorise(method: Method) -> bool:
-    """Return whether a step is the same function for every client.
-
-    It is not with a teacher or other references, with a pull on the weights, or with statistics of single steps.
-    """
-    return not (method.references or method.penalties or any(s.per_step for s in method.statistics))
 
 
 class VectorisedClients:
@@ -50,7 +42,7 @@ class VectorisedClients:
         """Return whether these clients should be trained at once: by the user's choice, or where it pays."""
         engine, wanted = self.engine, self.engine.config.engine.vectorised
         # A training op that somebody wrapped, say to let clients drop out, has to be called.
-        if wanted == OFF or not isinstance(engine.ops["train"], LocalTraining) or not can_vectorise(engine.method):
+        if wanted == OFF or not isinstance(engine.ops["train"], LocalTraining) or not engine.method.steps_alike:
             return False
         samples = [n for k in requests if (n := self._samples(k))]
         worth_a_look = len(samples) >= FEWEST_CLIENTS and engine.device.type in SMALL_STEP

@@ -120,7 +120,7 @@ class Replica:
         weights, gradient = self.model.weights, self.model.gradient
 
         def descend(gradients: Sequence[Tensor | None]) -> list[Tensor]:
-            if self.layerwise_sgd is not None and clip is None and not parts.penalties:
+            if self.layerwise_sgd is not None and clip is None and not parts.changes_gradient:
                 self.layerwise_sgd(
                     gradients, weights, self.velocity, self.half, self.lr, momentum=momentum, decay=decay
                 )
