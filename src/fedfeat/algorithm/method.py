@@ -74,14 +74,6 @@ class Penalty(Protocol):
         return None
 
 
-class GradientFilter(Protocol):
-    """Changes the gradient of a step, after the penalties."""
-
-    def start(self, client: Client, request: Payload) -> Callable[[Tensor], None] | None:
-        """Return a function that changes a gradient in place, or None if there is none now."""
-        return None
-
-
 class Statistic(Protocol):
     """What clients measure while or after they train, and how the server joins the numbers."""
 
@@ -165,7 +157,6 @@ class Method:
     references: tuple[Reference, ...] = ()
     trains_on_references: bool = False  # a reference runs the network that is trained, and gradients go through it
     penalties: tuple[Penalty, ...] = ()
-    gradient_filters: tuple[GradientFilter, ...] = ()
     keeps_previous_model: bool = False  # clients keep the model that the previous task ended with
     grad_clip: float | None = None
     replay: TaskEndStep | None = None
@@ -199,9 +190,7 @@ class Method:
 
         It is not with a teacher or other references, with a penalty on the weights, or with statistics of single steps.
         """
-        return not (
-            self.references or self.penalties or self.gradient_filters or any(s.per_step for s in self.statistics)
-        )
+        return not (self.references or self.penalties or any(s.per_step for s in self.statistics))
 
     def active_terms(self, task: int) -> tuple[LossTerm, ...]:
         """Return the loss terms of a task (counted from 0), the classification loss first."""
@@ -226,7 +215,6 @@ class ActiveParts:
     references: tuple[ReferenceFunction, ...] = ()
     penalties: tuple[tuple[str, PenaltyGradient], ...] = ()
     statistics: tuple[tuple[Statistic, Buffers], ...] = ()
-    filters: tuple[Callable[[Tensor], None], ...] = ()
 
     @classmethod
     def start(cls, method: Method, client: Client, request: Payload) -> ActiveParts:
@@ -237,7 +225,6 @@ class ActiveParts:
             tuple(function for function in references if function is not None),
             tuple((name, function) for name, function in penalties if function is not None),
             tuple((statistic, statistic.start(client, request)) for statistic in method.statistics),
-            tuple(f for g in method.gradient_filters if (f := g.start(client, request)) is not None),
         )
 
     @property
@@ -247,10 +234,7 @@ class ActiveParts:
 
     def penalise(self, weights: Tensor, gradient: Tensor) -> list[Tensor]:
         """Add every penalty to the gradient and return the values."""
-        values = [function(weights, gradient).detach().view(1) for _, function in self.penalties]
-        for change in self.filters:
-            change(gradient)
-        return values
+        return [function(weights, gradient).detach().view(1) for _, function in self.penalties]
 
     def observe(self, step: Step) -> None:
         """Let statistics of single steps see one."""
@@ -265,7 +249,7 @@ class ActiveParts:
     @property
     def changes_gradient(self) -> bool:
         """Whether ``penalise`` does anything."""
-        return bool(self.penalties or self.filters)
+        return bool(self.penalties)
 
     @property
     def capturable(self) -> bool:
@@ -291,12 +275,11 @@ class ActiveParts:
             tuple(_copied(function) for function in self.references),
             tuple((name, _copied(function)) for name, function in self.penalties),
             tuple((s, {name: t.clone() for name, t in buffers.items()}) for s, buffers in self.statistics),
-            tuple(_copied(change) for change in self.filters),
         )
 
     @property
     def _functions(self) -> list[Callable[..., Any]]:
-        return [*self.references, *(function for _, function in self.penalties), *self.filters]
+        return [*self.references, *(function for _, function in self.penalties)]
 
 
 def _copied(function: Callable[..., Any]) -> Callable[..., Any]:
