@@ -32,12 +32,12 @@ from fedfeat.config import Config, load_config, make_config
 from fedfeat.core.errors import CheckpointError, ConfigError, DataError, FedfeatError, MissingExtra
 from fedfeat.core.payload import Payload, State, number_of, tensor_of
 from fedfeat.core.rng import int_at, rng_at
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, setting
 from fedfeat.data import Augmentation, Dataset, load_dataset
 from fedfeat.data.images import find_images, fit_image
 from fedfeat.geometry import Energies, egc_correct, egc_gate, etf_cosine, group_energies, gsa_loss, simplex_etf
 from fedfeat.geometry.calibration import Choice, calibrated, choose, count_right
-from fedfeat.methods.exemplar_rules import even_shares, herd
+from fedfeat.methods.replay import even_shares, herd
 from fedfeat.models import ETFHead, Head, LinearHead, Network, Outputs
 from fedfeat.runs.experiment import resume, start
 from fedfeat.runs.export import export_model
@@ -53,6 +53,7 @@ __all__ = [  # noqa: RUF022  (in the order in which one needs them)
     "compose",
     "all_methods",
     "Settings",
+    "setting",
     "NoSettings",
     # Its parts; inherit and override what is needed, the rest does nothing.
     "LossTerm",

@@ -73,7 +73,7 @@ BUILD = "@base('mine')\ndef mine(settings):\n    return Method('mine', {})\n"
 CASES = {  # a file, and what it is told
     "module": ("import fedfeat.draws as draws\n", "take fedfeat.core.rng for fedfeat.draws$"),
     "function": ("from fedfeat.draws import draw_at\n", "take fedfeat.api.rng_at for draw_at$"),
-    "elsewhere": ("from fedfeat.replay.rules import Herding\n", "take fedfeat.methods.exemplar_rules.Herding$"),
+    "elsewhere": ("from fedfeat.replay.rules import Herding\n", "take fedfeat.methods.replay.Herding$"),
     "part of a package": ("from fedfeat.federation import payload\n", "take fedfeat.core.payload for fedfeat.federati"),
     "keyword": (
         HEAD + BUILD.format("wants_levels=True"),

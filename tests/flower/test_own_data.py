@@ -31,8 +31,8 @@ from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.exchange import TooFewClients
 from fedfeat.methods import all_methods
-from fedfeat.methods.fedcbdr.leverage import LeverageChoice
-from fedfeat.methods.fedcbdr.masking import row_mask, shared_rotation
+from fedfeat.methods.fedcbdr.fedcbdr import LeverageChoice
+from fedfeat.methods.fedcbdr.leverage import row_mask, shared_rotation
 from fedfeat.runs.experiment import Experiment, Result, start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in

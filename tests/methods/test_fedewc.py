@@ -7,10 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from fedfeat.algorithm.losses import quadratic_pull
 from fedfeat.core.errors import ConfigError
 from fedfeat.federation.loop import Federation
 from fedfeat.federation.progress import Progress
-from fedfeat.methods.fedewc import FISHER, FedEWCSettings, blend, ewc_pull, fisher_diagonal, weighted_average
+from fedfeat.methods.fedewc import FISHER, FedEWCSettings, blend, fisher_diagonal, weighted_average
 from fedfeat.models import as_vector
 from fedfeat.runs.experiment import Experiment
 from toy import PER_CLASS, scenario_from, toy_config, toy_dataset
@@ -22,7 +23,7 @@ PROPERTY = settings(max_examples=30, deadline=None, derandomize=True)
 def test_the_pull_by_hand():
     weights, anchor = torch.tensor([1.0, 2.0, -1.0]), torch.tensor([0.0, 2.0, 1.0])
     fisher, gradient = torch.tensor([0.5, 9.0, 0.25]), torch.tensor([10.0, 20.0, 30.0])
-    value = ewc_pull(weights, gradient, anchor, fisher, 4.0)
+    value = quadratic_pull(weights, gradient, anchor, fisher, weight=4.0)
     # moved by (1, 0, -2): 4 * (0.5, 0, -0.5) and 4/2 * (0.5 * 1 + 0.25 * 4)
     assert gradient.tolist() == [12.0, 20.0, 28.0]
     assert float(value) == 3.0
@@ -38,7 +39,7 @@ def test_the_pull_is_the_gradient_of_the_penalty(seed, weight):
     penalty = 0.5 * weight * (fisher * (traced - anchor).square()).sum()
     penalty.backward()
     gradient = torch.zeros_like(w)
-    assert torch.allclose(ewc_pull(w, gradient, anchor, fisher, weight), penalty.detach())
+    assert torch.allclose(quadratic_pull(w, gradient, anchor, fisher, weight=weight), penalty.detach())
     assert torch.allclose(gradient, traced.grad)
 
 

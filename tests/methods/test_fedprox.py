@@ -3,8 +3,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedfeat.algorithm.losses import quadratic_pull
 from fedfeat.core.errors import ConfigError
-from fedfeat.methods.fedprox import FedProxSettings, proximal_pull
+from fedfeat.methods.fedprox import FedProxSettings
 from fedfeat.runs.experiment import Experiment
 from toy import toy_config, toy_dataset
 from toy_runs import extra_traffic, run_toy
@@ -14,7 +15,7 @@ PROPERTY = settings(max_examples=30, deadline=None, derandomize=True)
 
 def test_the_pull_by_hand():
     weights, anchor, gradient = torch.tensor([1.0, 2.0, -1.0]), torch.tensor([0.0, 2.0, 1.0]), torch.ones(3)
-    value = proximal_pull(weights, gradient, anchor, 0.5)
+    value = quadratic_pull(weights, gradient, anchor, weight=0.5)
     assert gradient.tolist() == [1.5, 1.0, 0.0]
     assert float(value) == 1.25  # 0.5 / 2 * (1 + 0 + 4)
 
@@ -27,7 +28,7 @@ def test_the_pull_is_the_gradient_of_the_penalty(seed, mu):
     penalty = mu / 2 * (traced - anchor).square().sum()
     penalty.backward()
     gradient = torch.zeros_like(w)
-    assert torch.allclose(proximal_pull(w, gradient, anchor, mu), penalty.detach())
+    assert torch.allclose(quadratic_pull(w, gradient, anchor, weight=mu), penalty.detach())
     assert torch.allclose(gradient, traced.grad)
 
 

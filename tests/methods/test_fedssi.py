@@ -3,13 +3,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedfeat.algorithm.losses import pull_to_global, quadratic_pull
 from fedfeat.core.errors import ConfigError
 from fedfeat.methods.fedssi import (
     IMPORTANCE,
     FedSSISettings,
     importance_of,
-    importance_pull,
-    pull_to_global,
     surrogate_step,
 )
 from fedfeat.models import as_vector
@@ -97,7 +96,7 @@ def test_importance_is_never_negative(seed, xi):
 def test_the_pull_by_hand():
     weights, anchor = torch.tensor([1.0, 2.0, -1.0]), torch.tensor([0.0, 2.0, 1.0])
     importance, gradient = torch.tensor([0.5, 9.0, 0.25]), torch.tensor([10.0, 20.0, 30.0])
-    value = importance_pull(weights, gradient, anchor, importance, 0.5)
+    value = quadratic_pull(weights, gradient, anchor, importance, weight=2 * 0.5)
     # moved by (1, 0, -2): 2 * 0.5 * (0.5, 0, -0.5) and 0.5 * (0.5 * 1 + 0.25 * 4)
     assert gradient.tolist() == [10.5, 20.0, 29.5]
     assert float(value) == 0.75

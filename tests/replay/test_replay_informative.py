@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from fedfeat.methods.refed.scores import _full_norms, last_layer_norms
+from fedfeat.methods.refed import _full_norms, last_layer_norms
 from fedfeat.models import ETFHead, LinearHead
 
 STILL = 1e-12  # a learning rate at which the personalised model stays where it is

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedfeat.methods.fedcbdr.masking import RowMask, random_orthogonal, row_mask, shared_rotation
+from fedfeat.methods.fedcbdr.leverage import RowMask, random_orthogonal, row_mask, shared_rotation
 
 PROPERTY = settings(max_examples=30, deadline=None, derandomize=True)
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedfeat.methods.exemplar_rules import even_shares, herd
+from fedfeat.methods.replay import even_shares, herd
 
 PROPERTY = settings(max_examples=50, deadline=None, derandomize=True)
 COUNTS = st.lists(st.integers(0, 60), min_size=1, max_size=9)

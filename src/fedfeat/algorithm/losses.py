@@ -1,4 +1,4 @@
-"""Classification losses as pure functions of logits and labels."""
+"""Classification losses as pure functions of logits and labels, and the quadratic pull to an anchor."""
 
 from __future__ import annotations
 
@@ -67,3 +67,18 @@ def soft_cross_entropy(student_logits: Tensor, teacher_logits: Tensor, temperatu
     """
     targets = F.softmax(teacher_logits / temperature, dim=1)
     return -(targets * F.log_softmax(student_logits / temperature, dim=1)).sum(dim=1).mean()
+
+
+def quadratic_pull(
+    weights: Tensor, gradient: Tensor, anchor: Tensor, importance: Tensor | None = None, *, weight: float
+) -> Tensor:
+    """Add the gradient of ``weight / 2 * sum_i importance_i (w_i - anchor_i)^2`` and return the value itself."""
+    moved = weights - anchor
+    force = moved if importance is None else importance * moved
+    gradient.add_(force, alpha=weight)
+    return 0.5 * weight * torch.dot(force, moved)
+
+
+def pull_to_global(personal: float) -> float:
+    """Return ``q = (1 - lambda) / (2 lambda)`` of a personalised model: none at 1, without bound towards 0."""
+    return (1 - personal) / (2 * personal)

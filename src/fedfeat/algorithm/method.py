@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.losses import cross_entropy
+from fedfeat.algorithm.losses import cross_entropy, new_class_cross_entropy
 from fedfeat.algorithm.sent import Sent, in_words
 from fedfeat.algorithm.server import Server
 from fedfeat.algorithm.step import Known, LossTerm, Seen, Step
@@ -141,6 +141,8 @@ def linear_head(dim: int, seed: int, num_classes: int) -> LinearHead:
 
 
 CROSS_ENTROPY = LossTerm("ce", lambda step: cross_entropy(step.logits, step.labels))
+# What the published exemplar-free methods train on: old and new logits never compete.
+NEW_CLASS_CROSS_ENTROPY = LossTerm("ce", lambda step: new_class_cross_entropy(step.logits, step.labels, step.num_old))
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,14 @@ class TaskEnd:
     seed: int
     server: Server
 
+    def final_model(self) -> dict[int, Payload]:
+        """Return a request with the final model for every present client, in the order of their ids."""
+        return {k: {"weights": self.weights} for k in sorted(self.quotas)}
+
+    def model_and_quota(self) -> dict[int, Payload]:
+        """Return a request with the final model and its quota for every client that may keep something."""
+        return {k: {"weights": self.weights, "quota": self.quotas[k]} for k in self.keepers}
+
     @property
     def budget(self) -> int:
         """Exemplars that the federation may keep from this task."""

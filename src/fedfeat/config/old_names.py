@@ -36,7 +36,7 @@ MODULES = {
     "fedfeat.methods.method": "fedfeat.algorithm.method",
     "fedfeat.methods.registry": "fedfeat.algorithm.registry",
     "fedfeat.methods.losses": "fedfeat.algorithm.losses",
-    "fedfeat.replay.rules": "fedfeat.methods.exemplar_rules",
+    "fedfeat.replay.rules": "fedfeat.methods.replay",
     "fedfeat.evaluate.metrics": "fedfeat.federation.metrics",
     "fedfeat.data.catalogue": "fedfeat.data.load",
     "fedfeat.data.cifar_classes": "fedfeat.data.cifar",

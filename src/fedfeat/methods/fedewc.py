@@ -29,11 +29,10 @@ import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.losses import cross_entropy, new_class_cross_entropy
-from fedfeat.algorithm.method import Capturable, Method, Op, PenaltyGradient
+from fedfeat.algorithm.losses import cross_entropy, quadratic_pull
+from fedfeat.algorithm.method import NEW_CLASS_CROSS_ENTROPY, Capturable, Method, Op, PenaltyGradient
 from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.sent import PREVIOUS_MODEL, Sent, final_model
-from fedfeat.algorithm.step import LossTerm
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.payload import Payload, number_of, tensor_of
 from fedfeat.core.settings import Settings, setting
@@ -89,7 +88,7 @@ def _is_felt(settings: FedEWCSettings) -> bool:
 )
 def fedewc(settings: FedEWCSettings) -> Method:
     """FedEWC: parameters that mattered to earlier tasks are pulled back to their old values."""
-    loss = LossTerm("ce", lambda s: new_class_cross_entropy(s.logits, s.labels, s.num_old))
+    loss = NEW_CLASS_CROSS_ENTROPY
     if settings.mode == "official_effective":
         return Method("fedewc", loss=loss, notes=(INERT,))
     return Method(
@@ -115,7 +114,7 @@ class Consolidation:
             return None
         fisher = client.model.widened(client.shared[FISHER], client.num_old)
         anchor = client.model.widened(client.shared["previous_model"], client.num_old)
-        return Capturable(partial(ewc_pull, weight=self.weight), (anchor, fisher))
+        return Capturable(partial(quadratic_pull, weight=self.weight), (anchor, fisher))
 
 
 class FisherMerge:
@@ -143,7 +142,7 @@ class FisherMerge:
     def at_task_end(self, task_end: TaskEnd) -> None:
         """Server: average over clients by their samples, then blend with earlier tasks by their classes."""
         server = task_end.server
-        replies = task_end.exchange("fisher", {k: {"weights": task_end.weights} for k in sorted(task_end.quotas)})
+        replies = task_end.exchange("fisher", task_end.final_model())
         new = weighted_average(replies)
         old = server.progress.shared.get(FISHER)
         if old is not None:
@@ -186,11 +185,3 @@ def weighted_average(replies: Iterable[tuple[int, Payload]]) -> Tensor | None:
 def blend(old: Tensor, new: Tensor, share_old: Tensor) -> Tensor:
     """Return ``a F_old + (1 - a) F_new`` with a share per entry: zero where only the new task has a value."""
     return share_old * old + (1 - share_old) * new
-
-
-def ewc_pull(weights: Tensor, gradient: Tensor, anchor: Tensor, fisher: Tensor, weight: float) -> Tensor:
-    """Add ``weight * F * (w - anchor)`` to the gradient and return ``weight / 2 * sum F (w - anchor)^2``."""
-    moved = weights - anchor
-    force = fisher * moved
-    gradient.add_(force, alpha=weight)
-    return 0.5 * weight * torch.dot(force, moved)

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.losses import new_class_cross_entropy, soft_cross_entropy
-from fedfeat.algorithm.method import Capturable, Method, ReferenceFunction
+from fedfeat.algorithm.losses import soft_cross_entropy
+from fedfeat.algorithm.method import NEW_CLASS_CROSS_ENTROPY, Capturable, Method, ReferenceFunction
 from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.sent import PREVIOUS_MODEL
 from fedfeat.algorithm.step import LossTerm, Step
@@ -49,7 +49,7 @@ def fedlwf(settings: FedLwFSettings) -> Method:
 
     return Method(
         "fedlwf",
-        loss=LossTerm("ce", lambda s: new_class_cross_entropy(s.logits, s.labels, s.num_old)),
+        loss=NEW_CLASS_CROSS_ENTROPY,
         terms=(LossTerm("kd", distilled, settings.weight, from_task=2),),
         references=(PreviousModel(),),
         keeps_previous_model=True,

@@ -16,10 +16,8 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-import torch
-from torch import Tensor
-
 from fedfeat.algorithm.client import Client
+from fedfeat.algorithm.losses import quadratic_pull
 from fedfeat.algorithm.method import Capturable, Method, PenaltyGradient
 from fedfeat.algorithm.registry import addon
 from fedfeat.core.payload import Payload, tensor_of
@@ -56,11 +54,4 @@ class Proximity:
     def start(self, client: Client, request: Payload) -> PenaltyGradient:
         """Hold on to the weights that the round began with."""
         anchor = tensor_of(request, "weights")[: client.model.num_trainable].to(client.device)
-        return Capturable(partial(proximal_pull, mu=self.mu), (anchor,))
-
-
-def proximal_pull(weights: Tensor, gradient: Tensor, anchor: Tensor, mu: float) -> Tensor:
-    """Add ``mu (w - anchor)`` to the gradient and return ``mu / 2 ||w - anchor||^2``."""
-    moved = weights - anchor
-    gradient.add_(moved, alpha=mu)
-    return 0.5 * mu * torch.dot(moved, moved)
+        return Capturable(partial(quadratic_pull, weight=self.mu), (anchor,))

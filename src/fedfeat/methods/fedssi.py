@@ -28,11 +28,11 @@ from pydantic import Field
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.losses import new_class_cross_entropy
-from fedfeat.algorithm.method import Capturable, Method, Op, PenaltyGradient
+from fedfeat.algorithm.losses import pull_to_global, quadratic_pull
+from fedfeat.algorithm.method import NEW_CLASS_CROSS_ENTROPY, Capturable, Method, Op, PenaltyGradient
 from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.sent import PREVIOUS_MODEL, final_model
-from fedfeat.algorithm.step import LossTerm, take_step
+from fedfeat.algorithm.step import take_step
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.core.settings import Settings, setting
@@ -84,7 +84,7 @@ def fedssi(settings: FedSSISettings) -> Method:
     """FedSSI: parameters that lowered the loss of a personalised surrogate are pulled back to their old values."""
     return Method(
         "fedssi",
-        loss=LossTerm("ce", lambda s: new_class_cross_entropy(s.logits, s.labels, s.num_old)),
+        loss=NEW_CLASS_CROSS_ENTROPY,
         penalties=(ImportancePull(settings),),
         task_end=(Surrogate(settings),),
         keeps_previous_model=True,
@@ -110,7 +110,7 @@ class ImportancePull:
         return Capturable(self._push, (anchor, importance))
 
     def _push(self, weights: Tensor, gradient: Tensor, anchor: Tensor, importance: Tensor) -> Tensor:
-        value = importance_pull(weights, gradient, anchor, importance, self.settings.alpha)
+        value = quadratic_pull(weights, gradient, anchor, importance, weight=2 * self.settings.alpha)
         # What the data and this penalty ask for together; add-ons come after it and are not cut.
         if self.settings.clip != "none":
             gradient.clamp_(-self.settings.clip, self.settings.clip)
@@ -131,7 +131,7 @@ class Surrogate:
 
     def at_task_end(self, task_end: TaskEnd) -> None:
         """Send the final model to every present client."""
-        task_end.exchange.gather("surrogate", {k: {"weights": task_end.weights} for k in sorted(task_end.quotas)})
+        task_end.exchange.gather("surrogate", task_end.final_model())
 
     def measure(self, client: Client, request: Payload) -> Payload:
         """Client: train the surrogate, and add what its parameters contributed to their importance."""
@@ -160,11 +160,6 @@ class Surrogate:
         return contribution
 
 
-def pull_to_global(personal: float) -> float:
-    """Return ``q = (1 - lambda) / (2 lambda)``: none at 1 (ordinary SI), without bound towards 0."""
-    return (1 - personal) / (2 * personal)
-
-
 @torch.no_grad()
 def surrogate_step(
     weights: Tensor, gradient: Tensor, anchor: Tensor, contribution: Tensor, *, pull: float, lr: float
@@ -182,11 +177,3 @@ def surrogate_step(
 def importance_of(contribution: Tensor, displacement: Tensor, xi: float) -> Tensor:
     """Return the contribution per squared displacement, never negative."""
     return contribution.clamp(min=0) / (displacement.square() + xi)
-
-
-def importance_pull(weights: Tensor, gradient: Tensor, anchor: Tensor, importance: Tensor, alpha: float) -> Tensor:
-    """Add ``2 alpha Omega (w - anchor)`` to the gradient and return ``alpha sum Omega (w - anchor)^2``."""
-    moved = weights - anchor
-    force = importance * moved
-    gradient.add_(force, alpha=2 * alpha)
-    return alpha * torch.dot(force, moved)

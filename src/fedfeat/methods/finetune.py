@@ -16,10 +16,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from fedfeat.algorithm.losses import cross_entropy, new_class_cross_entropy
-from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.method import CROSS_ENTROPY, NEW_CLASS_CROSS_ENTROPY, Method
 from fedfeat.algorithm.registry import base
-from fedfeat.algorithm.step import LossTerm
 from fedfeat.core.settings import Settings, setting
 
 
@@ -36,6 +34,4 @@ class FinetuneSettings(Settings):
 @base("finetune", FinetuneSettings)
 def finetune(settings: FinetuneSettings) -> Method:
     """FedAvg on each task's data alone: what forgetting looks like."""
-    if settings.softmax == "all":
-        return Method("finetune", loss=LossTerm("ce", lambda s: cross_entropy(s.logits, s.labels)))
-    return Method("finetune", loss=LossTerm("ce", lambda s: new_class_cross_entropy(s.logits, s.labels, s.num_old)))
+    return Method("finetune", loss=CROSS_ENTROPY if settings.softmax == "all" else NEW_CLASS_CROSS_ENTROPY)

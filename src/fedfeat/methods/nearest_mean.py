@@ -72,7 +72,7 @@ class ClassMeans:
 
     def at_task_end(self, task_end: TaskEnd) -> None:
         """Ask every present client and join the answers in the order of their ids."""
-        replies = task_end.exchange(SUMS, {k: {"weights": task_end.weights} for k in sorted(task_end.quotas)})
+        replies = task_end.exchange(SUMS, task_end.final_model())
         held = [(tensor_of(reply, SUMS), tensor_of(reply, COUNTS)) for _, reply in replies if reply]
         if not held:
             return

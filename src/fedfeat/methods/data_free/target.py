@@ -26,8 +26,8 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor
 
-from fedfeat.algorithm.losses import new_class_cross_entropy, soft_cross_entropy
-from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.losses import soft_cross_entropy
+from fedfeat.algorithm.method import NEW_CLASS_CROSS_ENTROPY, Method
 from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.sent import PREVIOUS_MODEL
 from fedfeat.algorithm.step import LossTerm, Step
@@ -64,7 +64,7 @@ def target(settings: TargetSettings) -> Method:
 
     return Method(
         "target",
-        loss=LossTerm("ce", lambda s: new_class_cross_entropy(s.logits, s.labels, s.num_old)),
+        loss=NEW_CLASS_CROSS_ENTROPY,
         terms=(LossTerm("kd", distilled, settings.kd, from_task=2),),
         references=(SyntheticBatches(settings.batch),),
         trains_on_references=True,

@@ -1,4 +1,19 @@
-"""Re-Fed+'s rule: keep the samples with the largest gradients along the path of a personalised model."""
+"""Re-Fed+ (Li et al., Re-Fed, CVPR 2024, and its successor): keep the samples that a personalised model finds hard.
+
+Before a task's data are dropped, each client briefly trains a personalised informative model (PIM) between its own
+data and the global model, and keeps the samples with the largest accumulated gradient norm.
+
+Objective:
+    training:   L = CE(z, y)                              task's images and exemplars, all seen classes
+    PIM:        v <- v - lr * (grad CE + q (v - theta)),  q = (1 - lambda) / (2 lambda),  v starts at theta
+    score:      I(x) = sum over passes p of G_p(x) / p,   G_p(x) = norm of the gradient of CE(z_v(x), y)
+    kept:       the samples of largest I(x), up to the client's quota, whatever their class
+
+Deviations:
+    - Of Re-Fed+ neither code nor more than its outline was at hand: its rule is taken to be that of Re-Fed.
+    - The PIM starts at the final global model and sees images without augmentation, in one order for all passes.
+    - A batch of one image goes through BatchNorm's running statistics.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +26,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Op
+from fedfeat.algorithm.losses import pull_to_global
+from fedfeat.algorithm.method import Method, Op, TaskEndStep
+from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.sent import Sent, final_model
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.payload import Payload, number_of, tensor_of
 from fedfeat.core.rng import rng_at
@@ -46,10 +64,21 @@ class RefedSettings(Settings):
     )
 
 
-class InformativeChoice:
-    """Purely local selection; the only thing sent is the final model."""
+@base(
+    "refed",
+    RefedSettings,
+    sends=(
+        final_model("keep_informative"),
+        Sent("down/keep_informative/quota", "how many images the client may keep"),
+    ),
+)
+def refed(settings: RefedSettings) -> Method:
+    """Re-Fed+: replay the samples with the largest gradients along a personalised model's path."""
+    return Method("refed", replay=InformativeChoice(settings))
 
-    after_last = False
+
+class InformativeChoice(TaskEndStep):
+    """Purely local selection; the only thing sent is the final model."""
 
     def __init__(self, settings: RefedSettings) -> None:
         self.settings = settings
@@ -58,15 +87,8 @@ class InformativeChoice:
         """Clients answer ``keep_informative``."""
         return {"keep_informative": self.keep}
 
-    def at_task_end(self, task_end: TaskEnd) -> None:
-        """Ask every client with a quota."""
-        requests: dict[int, Payload] = {
-            k: {"weights": task_end.weights, "quota": task_end.quotas[k]} for k in task_end.keepers
-        }
-        task_end.exchange.gather("keep_informative", requests)
-
     def keep(self, client: Client, request: Payload) -> Payload:
-        """Score the candidates along the PIM's path and keep the highest."""
+        """Client: score the candidates along the PIM's path and keep the highest."""
         quota = int(number_of(request, "quota"))
         everything = self.settings.scope == "all"
         candidates = self.candidates(client)
@@ -107,6 +129,10 @@ class InformativeChoice:
                 path.step(positions[full:])
         return path.scores
 
+    def at_task_end(self, task_end: TaskEnd) -> None:
+        """Server: ask every client with a quota."""
+        task_end.exchange.gather("keep_informative", task_end.model_and_quota())
+
 
 class _Path:
     """The path of a personalised model from the global one, and the scores that candidates gather along it."""
@@ -114,7 +140,7 @@ class _Path:
     def __init__(self, settings: RefedSettings, client: Client, candidates: Tensor, global_weights: Tensor) -> None:
         self.settings, self.client, self.candidates = settings, client, candidates
         self.anchor = global_weights[: client.model.num_trainable].to(client.model.vector)
-        self.pull = (1 - settings.personal) / (2 * settings.personal)
+        self.pull = pull_to_global(settings.personal)
         self.buffers = {name: buffer.clone() for name, buffer in client.network.named_buffers()}
         self.scores = torch.zeros(len(candidates), dtype=torch.float64, device=candidates.device)
         self.number = torch.ones((), dtype=torch.float64, device=candidates.device)  # of the pass at work
