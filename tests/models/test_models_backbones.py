@@ -135,7 +135,7 @@ def test_convolutions_may_start_as_pytorch_draws_them():
 
 
 @pytest.mark.parametrize(("shape", "widths"), [((8, 8, 1), [8, 8, 16]), ((32, 32, 3), [64, 64, 128, 256, 512])])
-def test_levels_are_pooled_stages_before_their_activation(shape, widths):
+def test_intermediate_features_are_pooled_stages_before_their_activation(shape, widths):
     network = build_network(ModelSettings(width=8), shape, linear_head, seed=0, num_classes=10).eval()
     network.head.grow(3, 0)
     x = torch.randn(2, shape[2], *shape[:2], generator=torch.Generator().manual_seed(0))

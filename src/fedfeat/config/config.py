@@ -19,7 +19,7 @@ from fedfeat.core.errors import ConfigError, nearest
 from fedfeat.core.settings import Settings
 from fedfeat.data.settings import OWNED, DataSettings
 from fedfeat.methods import compose, parts_of, settings_tables
-from fedfeat.models.settings import ModelSettings
+from fedfeat.models import ModelSettings
 from fedfeat.scenario.settings import ScenarioSettings
 
 Table = dict[str, Any]

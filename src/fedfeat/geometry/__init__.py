@@ -1,9 +1,8 @@
 """FEAT's mathematics as pure functions, usable alone in anybody's training loop."""
 
-from fedfeat.geometry.egc import Energies, egc_correct, egc_gate, group_energies
+from fedfeat.geometry.egc import Energies, egc_correct, egc_gate, ema, group_energies, weighted_mean
 from fedfeat.geometry.etf import etf_cosine, orthonormal_basis, simplex_etf
 from fedfeat.geometry.gsa import gsa_loss
-from fedfeat.geometry.prior import ema, weighted_mean
 
 __all__ = [
     "Energies",

@@ -2,12 +2,14 @@
 
 Everything here works on cosine logits ``z = W^T x`` with old ("tail") classes first. A group of prototypes of a
 simplex ETF has the Gram matrix ``(1 - c) I + c 11^T``, whose inverse is known, so the projectors of the published
-form never have to be built. Classes that are the first of a larger frame (``num_prototypes``) follow the same
-formulas with another ``c``.
+form never have to be built. Classes that are the first of a larger ETF (``num_prototypes``) follow the same formulas
+with another ``c``. The prior is what head energy looks like on exemplars of old classes, averaged over batches and
+clients.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -17,6 +19,8 @@ from fedfeat.geometry.etf import etf_cosine
 
 RankNorm = Literal["minus_one", "true_rank", "none"]
 Subspace = Literal["span", "centered"]
+EmaConvention = Literal["eq9", "decay"]
+EmaInit = Literal["first", "zero"]
 
 
 class Energies(NamedTuple):
@@ -70,7 +74,7 @@ def egc_correct(
     :param num_old: how many of the C classes are old.
     :param prior_head: mean head energy of exemplars of old classes, with the same ``rank_norm`` and ``subspace``.
     :param tail_boost: ``False`` removes the head component without adding the tail component a second time.
-    :param num_prototypes: size of the whole frame when the C classes are only its first part.
+    :param num_prototypes: size of the whole ETF when the C classes are only its first part.
     """
     if not 0 < num_old < cosine_logits.shape[1]:
         return cosine_logits
@@ -89,7 +93,7 @@ def egc_correct(
 def _rest(size: int, c: float) -> float:
     """Return the eigenvalue of a group's Gram matrix ``(1 - c) I + c 11^T`` along ``1``.
 
-    It is zero for a whole frame, whose logits sum to zero; any number serves there, and ``1 - c`` is the other one.
+    It is zero for a whole ETF, whose logits sum to zero; any number serves there, and ``1 - c`` is the other one.
     """
     rest = 1 + (size - 1) * c
     return rest if abs(rest) >= 1e-12 else 1 - c
@@ -113,3 +117,23 @@ def group_rank(size: int, rank_norm: RankNorm) -> int:
     """Return what the energy of a group of ``size`` prototypes is divided by."""
     # A printed denominator of size - 1 would divide by zero for one class.
     return {"minus_one": max(size - 1, 1), "true_rank": size, "none": 1}[rank_norm]
+
+
+def ema(values: Iterable[float], rho: float, *, convention: EmaConvention = "eq9", init: EmaInit = "first") -> float:
+    """Return the moving average of batch means.
+
+    ``eq9`` puts ``rho`` on the new value, as the published equation does; ``decay`` puts it on the old one.
+    """
+    new = rho if convention == "eq9" else 1.0 - rho
+    average: float | None = 0.0 if init == "zero" else None
+    for value in values:
+        average = value if average is None else (1.0 - new) * average + new * value
+    return 0.0 if average is None else average
+
+
+def weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float | None:
+    """Return the mean of clients' priors by their number of old samples, or None when nobody has any."""
+    total = sum(weights)
+    if total <= 0:
+        return None
+    return sum(v * w for v, w in zip(values, weights, strict=True) if w > 0) / total

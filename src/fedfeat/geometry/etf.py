@@ -18,7 +18,7 @@ Basis = Literal["haar", "axis"]
 def orthonormal_basis(columns: int, dim: int, *, seed: int, basis: Basis = "haar") -> Tensor:
     """Return ``columns`` orthonormal vectors as a [dim, columns] matrix in float64.
 
-    Asking for more columns with the same seed keeps the earlier ones, which is what lets a frame grow with
+    Asking for more columns with the same seed keeps the earlier ones, which is what lets an ETF grow with
     the classes. ``haar`` is uniform over all orthonormal systems; ``axis`` takes the first unit vectors.
     """
     if basis == "axis":
@@ -34,7 +34,7 @@ def simplex_etf(num_classes: int, dim: int, *, seed: int, basis: Basis = "haar")
 
     ``W = sqrt(C / (C - 1)) U (I - 11^T / C)``: columns of norm one, pairwise cosine ``-1 / (C - 1)``, summing
     to zero. It is determined by (seed, dim, num_classes), so a federation shares the seed and never the matrix.
-    Frames of one seed are *nested*: going from C to C' classes turns an old prototype as little as any frame can.
+    ETFs of one seed are *nested*: going from C to C' classes turns an old prototype as little as any ETF can.
     """
     if num_classes < 1 or dim < num_classes:
         raise ConfigError(

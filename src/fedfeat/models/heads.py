@@ -70,10 +70,10 @@ class ETFHead(nn.Module):
     that EGC works on.
 
     :param growth: ``nested`` moves old prototypes as little as possible when classes arrive, ``redraw`` draws a new
-        frame per task, ``preallocated`` uses the first columns of one frame of ``max_classes``.
+        ETF per task, ``preallocated`` uses the first columns of one ETF of ``max_classes``.
     :param logits: ``raw`` uses the feature's length, ``cosine`` its direction times ``scale``.
     :param scale: a number, or ``"learnable"`` for a trained scalar that starts at 16.
-    :param feature_layer: a layer between backbone and frame, so that features may be negative.
+    :param feature_layer: a layer between backbone and ETF, so that features may be negative.
     """
 
     has_bias = False
@@ -116,19 +116,19 @@ class ETFHead(nn.Module):
 
     @property
     def num_prototypes(self) -> int:
-        """Size of the whole frame: more than the seen classes only when it is preallocated."""
+        """Size of the whole ETF: more than the seen classes only when it is preallocated."""
         return self.max_classes if self.growth == "preallocated" else self.num_classes
 
     def grow(self, num_classes: int, task: int = 0) -> None:
-        """Set the frame for ``num_classes`` seen classes."""
+        """Set the ETF for ``num_classes`` seen classes."""
         seed = int_at(self.seed, "etf-redraw", task) if self.growth == "redraw" else self.seed
         size = self.max_classes if self.growth == "preallocated" else num_classes
         if num_classes > size:
             raise ConfigError(
-                f"feat.etf.max_classes: a frame preallocated for {size} classes cannot hold {num_classes}; raise it"
+                f"feat.etf.max_classes: an ETF preallocated for {size} classes cannot hold {num_classes}; raise it"
             )
-        frame = simplex_etf(size, self.dim, seed=seed, basis=self.basis)
-        self.prototypes = frame[:, :num_classes].contiguous().to(self.prototypes.device)
+        etf = simplex_etf(size, self.dim, seed=seed, basis=self.basis)
+        self.prototypes = etf[:, :num_classes].contiguous().to(self.prototypes.device)
 
     def feature(self, pooled: Tensor) -> Tensor:
         """Return the feature that CE, GSA and EGC all use."""

@@ -7,10 +7,9 @@ from typing import Literal
 from pydantic import Field
 
 from fedfeat.core.settings import Settings, setting
-from fedfeat.geometry.egc import RankNorm, Subspace
+from fedfeat.geometry.egc import EmaConvention, EmaInit, RankNorm, Subspace
 from fedfeat.geometry.etf import Basis
 from fedfeat.geometry.gsa import Divergence
-from fedfeat.geometry.prior import EmaConvention, EmaInit
 from fedfeat.models.heads import FeatureLayer, Growth, LogitKind
 
 
