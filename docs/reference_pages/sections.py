@@ -1,6 +1,6 @@
 """What a method's file says about it in docstrings: text first (the idea), then sections with fixed headings.
 
-    Objective:              a formula, shown as it is
+    Objective:              equations, in Markdown with $$; without them, text that is shown as it is
     Deviations:             a list of what differs from the published program
     Run:                    what follows ``method=`` on the command line where the plain name would not do
 

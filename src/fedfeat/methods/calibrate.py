@@ -1,4 +1,4 @@
-"""Calibrated correction: the strength of EGC, and an offset on new classes, chosen on held-out exemplars.
+r"""Calibrated correction: the strength of EGC, and an offset on new classes, chosen on held-out exemplars.
 
 EGC measures its prior on exemplars the model has memorised, so it tends to push too hard. Here every client sets a
 few samples aside during a task; after the last round it counts, for each pair of strengths on a grid, how many of
@@ -6,11 +6,22 @@ them the global model gets right. The server adds the tables up and takes the be
 there only the offset is chosen.
 
 Objective:
-    training as the base has it, without the held-out samples
-    z(gamma, delta) = z + gamma * (z_corrected - z),  less delta for every new class
-      z: cosines (ETF) or logits (linear head);  z_corrected: after EGC;  without EGC gamma = 0
-    chosen: the (gamma, delta) with the largest (C_old * accuracy_old + C_new * accuracy_new) / C on held-out samples;
-            among equals the weakest, by gamma + delta / (largest delta)
+    Training as the base has it, without the held-out samples. With $z$ the cosines (ETF) or logits (linear head)
+    and $z^{\mathrm{EGC}}$ the same after EGC, prediction uses
+
+    $$
+    z_c(\gamma, \delta) = z_c + \gamma\,(z^{\mathrm{EGC}}_c - z_c) - \begin{cases} 0 & c \text{ old} \\
+    \delta & c \text{ new} \end{cases}
+    $$
+
+    Without EGC $\gamma = 0$. The pair is chosen on held-out samples, with $a$ the accuracy on old or new classes:
+
+    $$
+    \max_{\gamma, \delta} \; \frac{C_{\mathrm{old}}\,a_{\mathrm{old}}(\gamma, \delta) +
+    C_{\mathrm{new}}\,a_{\mathrm{new}}(\gamma, \delta)}{C}
+    $$
+
+    Among equals the weakest is taken, by $\gamma + \delta / \delta_{\max}$.
 
 Deviations:
     - This is not a published method. BiC (Wu et al., Large Scale Incremental Learning, CVPR 2019) fits a scale and an

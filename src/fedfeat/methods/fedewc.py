@@ -1,14 +1,23 @@
-"""FedEWC: elastic weight consolidation (Kirkpatrick et al., PNAS 2017) inside federated averaging.
+r"""FedEWC: elastic weight consolidation (Kirkpatrick et al., PNAS 2017) inside federated averaging.
 
 At the end of a task clients measure how much each parameter matters to it (diagonal Fisher information), the server
 merges the diagonals, and later tasks pull parameters back to where they were, in proportion. No data are kept.
 
 Objective:
-    task 1:      L = CE(z, y)
-    afterwards:  L = CE(z[new], y) + lambda / 2 * sum_i F_i (w_i - w*_i)^2
-    F of a client:  min(fisher_max, mean over batches of (d CE_batch / d w_i)^2)
-    merged:         mean over clients by samples;  over tasks  F <- a F_before + (1 - a) F_task,  a = C_before / C
-    w* is the model that the previous task ended with; rows of new classes have F = 0
+    $$
+    \begin{aligned}
+    \text{task 1:} \quad & L = \mathrm{CE}(z, y) \\
+    \text{afterwards:} \quad & L = \mathrm{CE}(z_{\mathrm{new}}, y) + \frac{\lambda}{2}
+    \sum_i F_i\,(w_i - w^*_i)^2 \\
+    \text{on a client:} \quad & F_i = \min\left( F_{\max}, \frac{1}{B} \sum_{b=1}^{B} \left(
+    \frac{\partial\,\mathrm{CE}_b}{\partial w_i} \right)^2 \right) \\
+    \text{over tasks:} \quad & F \leftarrow a\,F_{\mathrm{before}} + (1 - a)\,F_{\mathrm{task}}, \qquad
+    a = C_{\mathrm{before}} / C
+    \end{aligned}
+    $$
+
+    $b$ runs over batches, and $F_{\max}$ is `fisher_max`. Clients are averaged by their samples. $w^*$ is the model
+    that the previous task ended with; rows of new classes have $F = 0$.
 
 Deviations:
     - In the released federated code the penalty is computed on a network that nobody trains and has no effect. Mode

@@ -1,12 +1,20 @@
-"""FedLwF: learning without forgetting (Li and Hoiem, ECCV 2016) inside federated averaging.
+r"""FedLwF: learning without forgetting (Li and Hoiem, ECCV 2016) inside federated averaging.
 
 On the images of a new task the outputs for old classes are kept close to those of the previous task's final model,
 which every client already has. No data are kept.
 
 Objective:
-    task 1:      L = CE(z, y)
-    afterwards:  L = CE(z[new], y) + lambda * KD(z[old], z_previous)
-    KD(s, t) = - mean over the batch of sum_c softmax(t / T)_c log softmax(s / T)_c,  T the temperature, no factor T^2
+    $$
+    \begin{aligned}
+    \text{task 1:} \quad & L = \mathrm{CE}(z, y) \\
+    \text{afterwards:} \quad & L = \mathrm{CE}(z_{\mathrm{new}}, y) + \lambda\,\mathrm{KD}(z_{\mathrm{old}},
+    z^{\mathrm{previous}}) \\
+    & \mathrm{KD}(s, t) = - \frac{1}{B} \sum_{x=1}^{B} \sum_c
+    \operatorname{softmax}(t_x / T)_c \,\log\,\operatorname{softmax}(s_x / T)_c
+    \end{aligned}
+    $$
+
+    $T$ is the temperature and $B$ the size of the batch. There is no factor $T^2$.
 
 Deviations:
     - The released code of this baseline trains at a constant 0.01; here the run decides.

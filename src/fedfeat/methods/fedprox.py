@@ -1,10 +1,14 @@
-"""FedProx (Li et al., MLSys 2020): a proximal term keeps local training near the model it started from.
+r"""FedProx (Li et al., MLSys 2020): a proximal term keeps local training near the model it started from.
 
 Clients with different data drift apart while they train. A quadratic pull to the round's global model holds them
 together; it costs nothing to send.
 
 Objective:
-    L = L_base + mu / 2 * ||w - w_global||^2        over everything that is trained, gradient in closed form
+    $$
+    L = L_{\mathrm{base}} + \frac{\mu}{2} \, \left\lVert w - w_{\mathrm{global}} \right\rVert^2
+    $$
+
+    over everything that is trained, with the gradient in closed form.
 
 Deviations:
     - Every client does all its local epochs; the paper also lets slow ones do less.

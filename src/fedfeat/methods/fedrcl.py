@@ -1,18 +1,34 @@
-"""FedRCL (relaxed contrastive learning, CVPR 2024), on top of any base.
+r"""FedRCL (relaxed contrastive learning, CVPR 2024), on top of any base.
 
 A supervised contrast at every level of the network makes clients agree, and a relaxation pushes apart samples of one
 class that are already too similar, so that representations do not collapse where a client sees few classes.
 
 Objective:
-    L = L_base + alpha * mean over levels of contrast + beta * mean over levels of relaxation
-    S_ij: cosines of pooled features within the batch, before the activation of each stage
-    variant hard, mean over samples i:
-      contrast   = - log of e^(p/tau) / (e^(p/tau) + sum e^(q/tau))   p: least similar of the class, itself included
-                                                                      q: the most similar ones of other classes
-      relaxation = log(1 + e^((s - 1)/tau))  if s >= lambda, else 0   s: least similar other sample of the class
-    variant full, mean over samples i that have a partner of their class:
-      contrast   = mean over partners j of - log of e^(S_ij/tau) / sum over k != i of e^(S_ik/tau)
-      relaxation = log(1 + sum over partners j with S_ij > lambda of e^((S_ij - 1)/tau))
+    $$
+    L = L_{\mathrm{base}} + \frac{1}{K} \sum_{k=1}^{K}
+    \left( \alpha\,\ell^{\mathrm{contrast}}_k + \beta\,\ell^{\mathrm{relax}}_k \right)
+    $$
+
+    over the $K$ stages of the network. $S_{ij}$ are cosines of pooled features within the batch, before the
+    activation of a stage. Variant `hard`, mean over samples $i$:
+
+    $$
+    \ell^{\mathrm{contrast}} = - \log\,\frac{e^{p / \tau}}{e^{p / \tau} + \sum_q e^{q / \tau}}, \qquad
+    \ell^{\mathrm{relax}} = \begin{cases} \log\left( 1 + e^{(s - 1) / \tau} \right) & s \ge \lambda \\
+    0 & \text{otherwise} \end{cases}
+    $$
+
+    with $p$ the least similar sample of the class, itself included, $q$ the most similar ones of other classes, and
+    $s$ the least similar other sample of the class. Variant `full`, mean over samples $i$ with partners $P_i$ of
+    their class:
+
+    $$
+    \begin{aligned}
+    \ell^{\mathrm{contrast}} &= \frac{1}{|P_i|} \sum_{j \in P_i} -
+    \log\,\frac{e^{S_{ij} / \tau}}{\sum_{k \ne i} e^{S_{ik} / \tau}} \\
+    \ell^{\mathrm{relax}} &= \log\left( 1 + \sum_{j \in P_i,\, S_{ij} > \lambda} e^{(S_{ij} - 1) / \tau} \right)
+    \end{aligned}
+    $$
 
 Deviations:
     - Backbone, normalisation, learning rate and batch are those of the run; the released training uses GroupNorm, no

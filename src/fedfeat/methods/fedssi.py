@@ -1,16 +1,23 @@
-"""FedSSI (Li et al., ICML 2025): synaptic intelligence along the path of a personalised surrogate model.
+r"""FedSSI (Li et al., ICML 2025): synaptic intelligence along the path of a personalised surrogate model.
 
 Before a task's data are dropped, each client briefly trains a surrogate between its own data and the global model
 (PSM) and notes what each parameter contributed to the falling loss. Later tasks pull parameters back to the previous
 global model by that importance. Importances stay on the client.
 
 Objective:
-    task 1:      L = CE(z, y)
-    afterwards:  L = CE(z[new], y) + alpha * sum_i Omega_i (w_i - w*_i)^2
-    surrogate:   v <- v - lr * u,  u = g + q (v - theta),  q = (1 - lambda) / (2 lambda),  s_i <- s_i + lr * g_i * u_i
-                 g: gradient of the task's loss without the penalty;  v starts at theta, where the task ended
-    importance:  Omega_i <- Omega_i + max(s_i, 0) / (moved_i^2 + xi)
-    w* is the model that the previous task ended with; rows of new classes have Omega = 0
+    $$
+    \begin{aligned}
+    \text{task 1:} \quad & L = \mathrm{CE}(z, y) \\
+    \text{afterwards:} \quad & L = \mathrm{CE}(z_{\mathrm{new}}, y) + \alpha \sum_i \Omega_i\,(w_i - w^*_i)^2 \\
+    \text{surrogate:} \quad & v \leftarrow v - \eta\,u, \quad u = g + q\,(v - \theta), \quad
+    q = \frac{1 - \lambda}{2 \lambda}, \quad s_i \leftarrow s_i + \eta\,g_i\,u_i \\
+    \text{importance:} \quad & \Omega_i \leftarrow \Omega_i + \frac{\max(s_i, 0)}{(\Delta v_i)^2 + \xi}
+    \end{aligned}
+    $$
+
+    $g$ is the gradient of the task's loss without the penalty, $\eta$ the learning rate, and $\Delta v$ how far the
+    surrogate moved. $v$ starts at $\theta$, where the task ended. $w^*$ is the model that the previous task ended
+    with; rows of new classes have $\Omega = 0$.
 
 Deviations:
     - No code was released. The pull of the surrogate and the form of the penalty are published; when the surrogate

@@ -1,11 +1,15 @@
-"""Plain federated averaging over a stream of tasks: nothing is kept of the past (the lower bound).
+r"""Plain federated averaging over a stream of tasks: nothing is kept of the past (the lower bound).
 
 Each task is trained on its own images alone. Whatever a method does against forgetting is measured from here.
 
 Objective:
-    task 1:      L = CE(z, y)                     over all classes
-    afterwards:  L = CE(z[new], y)                softmax = "new"
-                 L = CE(z, y)                     softmax = "all", or a task with a single new class
+    $$
+    L = \begin{cases}
+    \mathrm{CE}(z, y) & \text{in task 1, and with one new class} \\
+    \mathrm{CE}(z_{\mathrm{new}}, y) & \text{afterwards, softmax = "new"} \\
+    \mathrm{CE}(z, y) & \text{afterwards, softmax = "all"}
+    \end{cases}
+    $$
 
 Deviations:
     - The learning rate and its cosine are those of the run; the released code of this baseline has 0.01 in it.

@@ -1,13 +1,17 @@
-"""MOON (model-contrastive federated learning, CVPR 2021), on top of any base.
+r"""MOON (model-contrastive federated learning, CVPR 2021), on top of any base.
 
 While a client trains, the representation of an image is drawn to what the received global model makes of it and
 pushed away from what the client's own earlier models made of it.
 
 Objective:
-    L = L_base + mu * mean over x of l(x)
-    l(x) = - log of  e^(cos(r, r_global) / tau) / (e^(cos(r, r_global) / tau) + sum_m e^(cos(r, r_m) / tau))
-    r: projected features of x by the network in training, by the received model, and by earlier models m of the client
-    first visit of a client: l = 0
+    $$
+    L = L_{\mathrm{base}} + \frac{\mu}{B} \sum_x \ell(x), \qquad
+    \ell(x) = - \log\,\frac{e^{\cos(r, r_{\mathrm{global}}) / \tau}}
+    {e^{\cos(r, r_{\mathrm{global}}) / \tau} + \sum_m e^{\cos(r, r_m) / \tau}}
+    $$
+
+    $r$, $r_{\mathrm{global}}$ and $r_m$ are projected features of $x$ by the network in training, by the received
+    model, and by earlier models $m$ of the client. In the first local update of a client $\ell = 0$.
 
 Deviations:
     - The projection is beside the classifier, so that classifier, selection and prediction of the base stay as they

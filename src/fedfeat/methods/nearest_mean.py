@@ -1,12 +1,17 @@
-"""Nearest mean of exemplars (iCaRL's prediction; Rebuffi et al., CVPR 2017), on top of any base that replays.
+r"""Nearest mean of exemplars (iCaRL's prediction; Rebuffi et al., CVPR 2017), on top of any base that replays.
 
 At the end of a task clients add up the unit features of what they hold under the final model, class by class. The
 server joins the sums into class means, and an image is given the class whose mean points most nearly its way.
 
 Objective:
-    training as the base has it
-    mean_c = normalised sum over clients, over their images of class c, of f(x) / ||f(x)||
-    prediction: the class c with the largest cos(f(x), mean_c)
+    Training as the base has it. Prediction is the class with the largest $\cos(f(x), m_c)$, where
+
+    $$
+    m_c = \frac{v_c}{\left\lVert v_c \right\rVert}, \qquad
+    v_c = \sum_{k} \sum_{x \in \mathcal{D}_{k,c}} \frac{f(x)}{\left\lVert f(x) \right\rVert}
+    $$
+
+    sums over clients $k$ and their images $\mathcal{D}_{k,c}$ of class $c$.
 
 Deviations:
     - Means of the classes of the task that has just ended are over all its images, not over exemplars alone; older

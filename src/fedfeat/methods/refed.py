@@ -1,13 +1,22 @@
-"""Re-Fed+ (Li et al., Re-Fed, CVPR 2024, and its successor): keep the samples that a personalised model finds hard.
+r"""Re-Fed+ (Li et al., Re-Fed, CVPR 2024, and its successor): keep the samples that a personalised model finds hard.
 
 Before a task's data are dropped, each client briefly trains a personalised informative model (PIM) between its own
 data and the global model, and keeps the samples with the largest accumulated gradient norm.
 
 Objective:
-    training:   L = CE(z, y)                              task's images and exemplars, all seen classes
-    PIM:        v <- v - lr * (grad CE + q (v - theta)),  q = (1 - lambda) / (2 lambda),  v starts at theta
-    score:      I(x) = sum over passes p of G_p(x) / p,   G_p(x) = norm of the gradient of CE(z_v(x), y)
-    kept:       the samples of largest I(x), up to the client's quota, whatever their class
+    $$
+    \begin{aligned}
+    \text{training:} \quad & L = \mathrm{CE}(z, y) \\
+    \text{PIM:} \quad & v \leftarrow v - \eta \left( \nabla\,\mathrm{CE} + q\,(v - \theta) \right), \quad
+    q = \frac{1 - \lambda}{2 \lambda} \\
+    \text{score:} \quad & I(x) = \sum_p \frac{G_p(x)}{p}, \quad
+    G_p(x) = \left\lVert \nabla\,\mathrm{CE}(z_v(x), y) \right\rVert
+    \end{aligned}
+    $$
+
+    Training is over all seen classes, on the task's images and the exemplars. The personalised model $v$ starts at
+    $\theta$, and $G_p$ is measured in its pass $p$. Kept are the samples with the largest $I(x)$, up to the
+    client's quota, whatever their class.
 
 Deviations:
     - Of Re-Fed+ neither code nor more than its outline was at hand: its rule is taken to be that of Re-Fed.

@@ -1,9 +1,13 @@
-"""Bases that differ only in what they keep: everything, random exemplars, or exemplars near the class mean.
+r"""Bases that differ only in what they keep: everything, random exemplars, or exemplars near the class mean.
 
 All three train on the task's images and on what was kept, shuffled together, with plain cross-entropy.
 
 Objective:
-    L = CE(z, y)        over all seen classes, on the task's images and the exemplars
+    $$
+    L = \mathrm{CE}(z, y)
+    $$
+
+    over all seen classes, on the task's images and the exemplars.
 """
 
 from __future__ import annotations

@@ -1,13 +1,20 @@
-"""SCAFFOLD (Karimireddy et al., ICML 2020): control variates take the drift out of local gradients.
+r"""SCAFFOLD (Karimireddy et al., ICML 2020): control variates take the drift out of local gradients.
 
 Server and clients each keep an estimate of their gradient, c and c_k; a client trains on ``gradient - c_k + c``. Both
 are as long as the trained weights and cross with them in every round.
 
 Objective:
-    gradient of a local step:  grad L_base - c_k + c
-    after a visit:             c_k <- c_k - c + (w_start - w_end) / (lr * K')        option II
-    server:                    c <- c + (1 / clients) * sum over participants of the change of c_k
-    K' = number of plain steps that go as far as the K steps with momentum did; K' = K without momentum
+    $$
+    \begin{aligned}
+    \text{local step:} \quad & \nabla L_{\mathrm{base}} - c_k + c \\
+    \text{after a local update:} \quad & c_k \leftarrow c_k - c +
+    \frac{w_{\mathrm{start}} - w_{\mathrm{end}}}{\eta K'} \qquad \text{(option II)} \\
+    \text{server:} \quad & c \leftarrow c + \frac{1}{N} \sum_{k \in \text{participants}} \Delta c_k
+    \end{aligned}
+    $$
+
+    $N$ is the number of clients and $\eta$ the learning rate. $K'$ is the number of plain steps that go as far as
+    the $K$ steps with momentum did; $K' = K$ without momentum.
 
 Deviations:
     - Local steps have momentum and weight decay. The displacement is divided by the effective number of steps, since

@@ -1,16 +1,26 @@
-"""CLIP2FL (AAAI 2024): a frozen CLIP teaches clients, and helps the server to a balanced classifier.
+r"""CLIP2FL (AAAI 2024): a frozen CLIP teaches clients, and helps the server to a balanced classifier.
 
 Clients distil CLIP's zero-shot predictions and send the gradient of a linear classifier for each of their classes. The
 server makes features that cause the same gradients and lie near CLIP's text features, re-trains a classifier on them,
 and evaluates with it; training itself goes on with the averaged classifier.
 
 Objective:
-    client:    L = L_base + alpha * T^2 * KL(softmax(q / T) || softmax(z / T)),  q_c = 100 * cos(image, text_c)
-    gradient:  g_c = mean over images of class c of (softmax(W f + b) - e_c) f^T, and without f^T for the bias
-               on the received backbone, before training;  W, b: the last re-trained classifier
-    features:  sum over rows of 1 - cos(gradient that the features of class c cause, g_c)
-               + eta * CE(<v, text> / prototype_temperature, c)
-    server:    CE on the features, for a fresh classifier, which predicts
+    With CLIP's scores $q_c = 100\,\cos(\text{image}, \text{text}_c)$ and the last re-trained classifier $W, b$:
+
+    $$
+    \begin{aligned}
+    \text{client:} \quad & L = L_{\mathrm{base}} + \alpha\,T^2\,\operatorname{KL}\left(
+    \operatorname{softmax}(q / T) \parallel \operatorname{softmax}(z / T) \right) \\
+    \text{sent:} \quad & g_c = \frac{1}{n_c} \sum_{x :\, y = c} \left(
+    \operatorname{softmax}(W f + b) - e_c \right) f^{\top} \\
+    \text{features:} \quad & \sum_{\text{rows}}
+    \left( 1 - \cos(h_c, g_c) \right) + \eta\,\mathrm{CE}(\left\langle v, \text{text} \right\rangle / T_p, c) \\
+    \text{server:} \quad & \mathrm{CE} \text{ on the features, for a fresh classifier, which predicts}
+    \end{aligned}
+    $$
+
+    $g_c$ is computed on the received backbone, before training, and for the bias without $f^{\top}$. $h_c$ is the
+    gradient that the synthetic features $v$ of class $c$ cause, and $T_p$ is `prototype_temperature`.
 
 Deviations:
     - Only seen classes compete in the teacher's answers and among the text features.

@@ -1,16 +1,26 @@
-"""LANDER (Tran et al., CVPR 2024): TARGET with text anchors.
+r"""LANDER (Tran et al., CVPR 2024): TARGET with text anchors.
 
 Every class has a fixed vector made from its name. A mapping layer pulls features into a small ball around their
 class's anchor, and the server's generator is led by the same anchors, so that synthetic images land where the model
 is well defined.
 
 Objective:
-    task 1:      L = CE(z, y) + bound * L_b(x)
-    afterwards:  L = a * [CE(z(x)[new], y) + bound * L_b(x)]
-                   + b * [KD(z(u)[old], z_previous(u)) + MSE(m(u), m_previous(u))]      x real, u synthetic
-    L_b = max(0, MSE(m(x), anchor of y) - radius)      m: the mapping layer; one hinge per batch
-    a = current * (1 + 1 / A) / B,  b = previous * A * B,  A = log2(C / 2 + 1),  B = sqrt(C_before / C)
-    generator:   as in target, plus bound * L_b under the teacher; student: also bound * MSE of the mapped features
+    With real images $x$, synthetic images $u$ and the mapping layer $m$:
+
+    $$
+    \begin{aligned}
+    \text{task 1:} \quad & L = \mathrm{CE}(z, y) + \lambda_b L_b(x) \\
+    \text{afterwards:} \quad & L = a \left( \mathrm{CE}(z(x)_{\mathrm{new}}, y) + \lambda_b L_b(x) \right) \\
+    & \quad + b \left( \mathrm{KD}(z(u)_{\mathrm{old}}, z^{\mathrm{previous}}(u)) +
+    \mathrm{MSE}(m(u), m^{\mathrm{previous}}(u)) \right) \\
+    & L_b = \max\left( 0, \mathrm{MSE}(m(x), \text{anchor of } y) - r \right), \text{ one hinge per batch} \\
+    & a = \lambda_{\mathrm{current}} \frac{1 + 1 / A}{B}, \quad b = \lambda_{\mathrm{previous}} A B \\
+    & A = \log_2\left( \frac{C}{2} + 1 \right), \quad B = \sqrt{\frac{C_{\mathrm{before}}}{C}}
+    \end{aligned}
+    $$
+
+    The generator's loss is that of `target` plus $\lambda_b L_b$ under the teacher; the student's has
+    $\lambda_b\,\mathrm{MSE}$ of the mapped features in addition. $\lambda_b$ is `bound`, $r$ is `radius`.
 
 Deviations:
     - Anchors come from character n-grams of the class names unless you give others. They are put where the published

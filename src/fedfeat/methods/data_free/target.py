@@ -1,16 +1,28 @@
-"""TARGET (Zhang et al., ICCV 2023): exemplar-free learning with images that the server distils from its own model.
+r"""TARGET (Zhang et al., ICCV 2023): exemplar-free learning with images that the server distils from its own model.
 
 At the end of a task the server trains a generator against the frozen global model and sends a pool of synthetic
 images of all seen classes; in the next task clients keep the old model's answers on them while they learn new data.
 
 Objective:
-    task 1:      L = CE(z, y)
-    afterwards:  L = CE(z(x)[new], y) + kd * KD(z(u)[old], z_previous(u))           x real, u synthetic
-    KD as in fedlwf, at `temperature`
-    generator:   batch_norm * L_BN + one_hot * CE(teacher(u), wanted class) + adversarial * L_adv
-    L_BN  = sum over BatchNorm layers of |mean - running mean| + |variance - running variance|
-    L_adv = - mean of [student and teacher name the same class] * KL(teacher || student), after the warm-up
-    student:     T^2 KL(teacher || student) on the pool, at `generation.temperature`
+    With real images $x$, synthetic images $u$, the teacher $t$ and the student $s$:
+
+    $$
+    \begin{aligned}
+    \text{task 1:} \quad & L = \mathrm{CE}(z, y) \\
+    \text{afterwards:} \quad & L = \mathrm{CE}(z(x)_{\mathrm{new}}, y) +
+    \lambda_{\mathrm{kd}}\,\mathrm{KD}(z(u)_{\mathrm{old}}, z^{\mathrm{previous}}(u)) \\
+    \text{generator:} \quad & \lambda_{\mathrm{bn}} L_{\mathrm{BN}} + \lambda_{\mathrm{oh}}\,\mathrm{CE}(t(u),
+    \text{wanted class}) + \lambda_{\mathrm{adv}} L_{\mathrm{adv}} \\
+    & L_{\mathrm{BN}} = \sum_{\text{layers}} \left| \mu - \mu_{\mathrm{running}} \right| + \left| \sigma^2 -
+    \sigma^2_{\mathrm{running}} \right| \\
+    & L_{\mathrm{adv}} = - \operatorname{mean}\left( [\arg\max s = \arg\max t]\,\operatorname{KL}(t \parallel s)
+    \right) \\
+    \text{student:} \quad & T^2\,\operatorname{KL}(t \parallel s) \text{ on the pool}
+    \end{aligned}
+    $$
+
+    $L_{\mathrm{adv}}$ is used after the warm-up. $\mathrm{KD}$ is that of `fedlwf`, at `temperature`; the student's
+    $T$ is `generation.temperature`. The weights $\lambda$ are `kd`, `batch_norm`, `one_hot` and `adversarial`.
 
 Deviations:
     - A client goes through all its data and takes synthetic batches for as long as it needs them. The released code

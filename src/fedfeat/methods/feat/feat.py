@@ -49,17 +49,26 @@ SENDS = tuple(
     examples=("fedcbdr+etf",),
 )
 def etf(method: Method, settings: FeatSettings) -> Method:
-    """The fixed simplex-ETF classifier in place of the linear one.
+    r"""The fixed simplex-ETF classifier in place of the linear one.
 
     The classifier's vectors are those of a simplex equiangular tight frame: equal length, equal angles. Nobody trains
     or sends them; server and clients build the same frame from a seed.
 
     Objective:
-        L = CE(z, y),  z_c = <f, w_c>                       logits = "raw"
-                       z_c = logit_scale * cos(f, w_c)      logits = "cosine"
-        w_c: columns of sqrt(C / (C - 1)) * U (I - 11^T / C),  U with orthonormal columns;  cos(w_a, w_b) = -1 / (C - 1)
-        takes the place of a replay base's own loss unless keep_tts; a base without exemplars keeps its softmax over new
-        classes
+        $$
+        L = \mathrm{CE}(z, y), \qquad z_c = \begin{cases} \left\langle f, w_c \right\rangle & \text{logits = "raw"} \\
+        s\,\cos(f, w_c) & \text{logits = "cosine"} \end{cases}
+        $$
+
+        $s$ is `logit_scale`. The class vectors $w_c$ are the columns of
+
+        $$
+        W = \sqrt{\frac{C}{C - 1}}\; U \left( I_C - \frac{1}{C} \mathbf{1} \mathbf{1}^{\top} \right), \qquad
+        \cos(w_a, w_b) = -\frac{1}{C - 1} \quad (a \ne b)
+        $$
+
+        with orthonormal columns $U$. This loss takes the place of a replay base's own unless `keep_tts`; a base without
+        exemplars keeps its softmax over new classes.
 
     Deviations:
         - Frames of one seed are nested: when classes arrive, old prototypes turn as little as the new angles allow.
@@ -98,15 +107,25 @@ def etf(method: Method, settings: FeatSettings) -> Method:
 
 @addon("gsa", FeatSettings, table="feat", reads=("gsa.*",), examples=("fedcbdr+etf+gsa",))
 def gsa(method: Method, settings: FeatSettings) -> Method:
-    """Geometric structure alignment: features of a batch lie to each other as their prototypes do.
+    r"""Geometric structure alignment: features of a batch lie to each other as their prototypes do.
 
     Geometric structure alignment: the features of a batch should have the angles to each other that the class vectors
     of their labels have. Needs `etf`.
 
     Objective:
-        L = L_base + lambda * L_GSA,  from task `from_task` on
-        P_F = row softmax of cos(f_a, f_b) / tau,   P_P = row softmax of cos(w_ya, w_yb) / tau
-        L_GSA = mean over the classes of the batch of the mean over their rows of KL(P_F || P_P)        kl = "FP"
+        $$
+        L = L_{\mathrm{base}} + \lambda\,L_{\mathrm{GSA}}, \qquad
+        L_{\mathrm{GSA}} = \frac{1}{|\mathcal{C}_B|} \sum_{c \in \mathcal{C}_B} \frac{1}{n_c} \sum_{a :\, y_a = c}
+        \operatorname{KL}\left( P^F_a \parallel P^P_a \right)
+        $$
+
+        from task `from_task` on, with `kl = "FP"`. $\mathcal{C}_B$ are the classes of the batch, $n_c$ their samples,
+        and
+
+        $$
+        P^F_{ab} = \operatorname{softmax}_b \frac{\cos(f_a, f_b)}{\tau}, \qquad
+        P^P_{ab} = \operatorname{softmax}_b \frac{\cos(w_{y_a}, w_{y_b})}{\tau} .
+        $$
 
     Deviations:
         - Target angles follow from the labels alone. The released code picks them from the classifier's matrix along
@@ -143,16 +162,24 @@ def gsa(method: Method, settings: FeatSettings) -> Method:
     examples=("fedcbdr+etf+egc",),
 )
 def egc(method: Method, settings: FeatSettings) -> Method:
-    """Energy-based geometric correction at inference, with a prior that clients measure on their exemplars.
+    r"""Energy-based geometric correction at inference, with a prior that clients measure on their exemplars.
 
     Energy-based geometric correction: a prediction is cleared of the part of its energy in the span of the current
     classes that goes beyond what exemplars of old classes show. Needs `etf` and exemplars.
 
     Objective:
-        e_G(x) = ||P_G x||^2 / max(n_G - 1, 1)      P_G: projector on the span of head or tail prototypes, x of length 1
-        prior  = mean head energy of exemplars:  moving average over batches, then mean over clients by their exemplars
-        g(x)   = max(0, (e_H(x) - prior) / (e_H(x) + e_T(x) + eps))
-        x'     = x - g P_H x + g P_T x;  the class with the largest <x', w_c> is predicted
+        $$
+        \begin{aligned}
+        e_G(x) &= \frac{\left\lVert P_G x \right\rVert^2}{\max(n_G - 1, 1)} & & (G = H, T) \\
+        g(x) &= \max\left( 0, \frac{e_H(x) - \pi_H}{e_H(x) + e_T(x) + \epsilon} \right) \\
+        \tilde{x} &= x - g\,P_H x + g\,P_T x
+        \end{aligned}
+        $$
+
+        $x$ is a feature of norm 1, and $P_G$ the projector on the span of the $n_G$ head ($H$) or tail ($T$)
+        prototypes. The prior $\pi_H$ is the mean head energy of exemplars: a moving average over batches, then a mean
+        over clients by their exemplars. The class with the largest $\left\langle \tilde{x}, w_c \right\rangle$ is
+        predicted.
 
     Deviations:
         - One class in a group divides by 1, in the prior and in the prediction; the published formula divides by zero.
@@ -188,12 +215,16 @@ def egc(method: Method, settings: FeatSettings) -> Method:
     examples=("fedcbdr+feat", "refed+feat", "herding+feat"),
 )
 def feat(method: Method, settings: FeatSettings) -> Method:
-    """FEAT: the ETF classifier, the GSA loss and the EGC correction together.
+    r"""FEAT: the ETF classifier, the GSA loss and the EGC correction together.
 
     Objective:
-        task 1:      L = CE(z, y)                           z: inner products with the frame
-        afterwards:  L = CE(z, y) + lambda * L_GSA          on the task's images and the exemplars
-        prediction:  after EGC;  see the pages of etf, gsa and egc for z, L_GSA and the correction
+        $$
+        L = \begin{cases} \mathrm{CE}(z, y) & \text{in task 1} \\
+        \mathrm{CE}(z, y) + \lambda\,L_{\mathrm{GSA}} & \text{afterwards} \end{cases}
+        $$
+
+        on the task's images and the exemplars, with $z$ the inner products with the ETF. EGC corrects predictions. The
+        pages of `etf`, `gsa` and `egc` define $z$, $L_{\mathrm{GSA}}$ and the correction.
 
     Deviations:
         - Replayed images are augmented like all others. The released code pastes half of them, shrunk, on a recoloured

@@ -1,14 +1,24 @@
-"""FedCBDR (Qi et al., NeurIPS 2025): class-balanced data replay from a global view of masked features.
+r"""FedCBDR (Qi et al., NeurIPS 2025): class-balanced data replay from a global view of masked features.
 
 Clients send rotated features, the server finds leverage scores in their joint space, and exemplars are drawn by
 them (global data replay). Training gives old and new logits and samples their own temperature and weight (TTS).
 
 Objective:
-    task 1:      L = CE(z, y)
-    afterwards:  z' = [z_old / tau_old, z_new / tau_new]
-      tts = "code":   L = mean of w_y * CE(z' / tau_y, y)             one mean; tau_y, w_y by the sample's side
-      tts = "paper":  L = w_old * mean over old samples of CE(z', y) + w_new * mean over new samples of CE(z', y)
-    score of sample j:  squared length of row j of the thin left singular vectors of all clients' features
+    In task 1 $L = \mathrm{CE}(z, y)$. Afterwards, with
+    $\hat{z} = [z_{\mathrm{old}} / \tau_{\mathrm{old}}, z_{\mathrm{new}} / \tau_{\mathrm{new}}]$,
+
+    $$
+    \begin{aligned}
+    \text{tts = "code":} \quad & L = \frac{1}{B} \sum_x w_y\,\mathrm{CE}(\hat{z} / \tau_y, y) \\
+    \text{tts = "paper":} \quad & L = w_{\mathrm{old}}
+    \operatorname{mean}_{\mathrm{old}}\,\mathrm{CE}(\hat{z}, y) + w_{\mathrm{new}}
+    \operatorname{mean}_{\mathrm{new}}\,\mathrm{CE}(\hat{z}, y)
+    \end{aligned}
+    $$
+
+    where $\tau_y$ and $w_y$ are those of the sample's side, old or new. The score of sample $j$ is
+    $\left\lVert U_{j \cdot} \right\rVert^2$, the squared norm of its row in the thin left singular vectors of all
+    clients' features.
 
 Deviations:
     - Clients undo their rotation before they take scores. The released code does not, and takes one decomposition per

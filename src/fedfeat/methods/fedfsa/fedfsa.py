@@ -1,15 +1,28 @@
-"""FedFSA (AAAI 2025): cross-silo feature space alignment through the names of classes.
+r"""FedFSA (AAAI 2025): cross-silo feature space alignment through the names of classes.
 
 Clients pull projected features towards frozen text features of their classes (ISPSL) and send class means with
 variances partly borrowed from their largest class; the server draws features around the means and trains the shared
 head on them, so that the features of all clients meet in one space (CSFSA).
 
 Objective:
-    client:  L = L_base + mu * mean of - log softmax over seen classes c of (cos(u(x), text_c) / tau) at y
-    head:    f -> Linear, ReLU, Linear -> u, as wide as a text feature -> Linear -> logits
-    sent:    mean m_c of f and variance (1 - transfer) * s_c + transfer * s_largest, for each class of the client
-    server:  CE on m_c and on draws from N(m_c, diag s_c), + relation * (distance term + angle term)     mode p5
-             terms: mean squared differences of pairwise distances and of angles in triples, of u and of text
+    $$
+    \text{client:} \quad L = L_{\mathrm{base}} - \frac{\mu}{B} \sum_x \log\,\operatorname{softmax}_{c}\left(
+    \frac{\cos(u(x), \text{text}_c)}{\tau} \right)_{c = y}
+    $$
+
+    over seen classes $c$. The head is $f \to$ Linear, ReLU, Linear $\to u \to$ Linear $\to$ logits, with $u$ as
+    wide as a text feature. For each of its classes a client sends the mean $m_c$ of $f$ and the variance
+    $(1 - \rho)\,s_c + \rho\,s_{\mathrm{largest}}$, with $\rho$ the setting `transfer`. The server minimises, in
+    mode `p5`,
+
+    $$
+    \mathrm{CE} \text{ on } m_c \text{ and on samples of } \mathcal{N}(m_c,
+    \operatorname{diag}\,s_c) + \lambda_{\mathrm{relation}}
+    \left( L_{\mathrm{distance}} + L_{\mathrm{angle}} \right),
+    $$
+
+    where the last two are mean squared differences of pairwise distances, and of angles in triples, of $u$ and of
+    text.
 
 Deviations:
     - Text features come from character n-grams of the class names unless you give a table or a local model.
