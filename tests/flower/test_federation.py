@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import processes_that_mention
+from federations import eventually, processes_that_mention
 
-from fedfeat.config import Config, make_config
+from fedfeat.config import Config
+from fedfeat.engines.flower.control import Control
+from fedfeat.engines.flower.processes import Process
 from fedfeat.runs import deploy
 from fedfeat.runs.deploy import Server
 from fedfeat.runs.experiment import Result, start
 from fedfeat.runs.folder import RunFolder
-from toy import untimed
+from toy import toy_config, untimed, write_toy
 
-CLIENTS = 3
+pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+Federation = tuple[Server, list[Process], Path]
 
 
-def digits(method: str, **changes: Any) -> Config:
-    table: dict[str, Any] = {
-        "method": method,
-        "seed": 5,
-        "scenario": {"tasks": 2, "clients": CLIENTS, "budget": 12},
-        "train": {"rounds": 2, "local_epochs": 1, "batch": 64},
-        "engine": {"device": "cpu", "threads": 1},
-    }
-    return make_config({**table, **changes})
+def toy(folder: Path, method: str, clients: int, rounds: int) -> Config:
+    """Return a quick experiment of two tasks."""
+    small = {"scenario": {"tasks": 2, "clients": clients}, "train": {"rounds": rounds}, "federation": {"poll": 0.05}}
+    return toy_config(method, data={"path": str(folder / "toy.npz")}, **small)
 
 
 def comparable(result: Result) -> Result:
@@ -43,44 +43,53 @@ def weights(folder: Path) -> bytes:
     return loaded[0].weights.numpy().tobytes()
 
 
+def run_both_ways(config: Config, server: Server, folder: Path) -> tuple[Result, list[dict[str, Any]]]:
+    """Run in process and in the federation, with the same outcome; return it with the federation's events."""
+    expected = start(config, folder / "here")
+    events: list[dict[str, Any]] = []
+    result = server.run(deploy.prepare_run(deploy.federated(config), folder / "there"), (events.append,))
+    assert comparable(result) == comparable(expected)
+    assert result["accuracy_matrix"] == expected["accuracy_matrix"]
+    assert weights(folder / "there") == weights(folder / "here")
+    return result, events
+
+
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Path]]:
-    """One server and three resident clients for all runs of this file."""
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    """One server and two resident clients for all runs of this file."""
     folder = tmp_path_factory.mktemp("federation")
+    write_toy(folder / "toy.npz")
     with ExitStack() as stack:
         server = stack.enter_context(deploy.server(folder / "server"))
-        for k in range(CLIENTS):
-            options = {"client": k, "device": "cpu"}
-            stack.enter_context(deploy.client(folder / f"client-{k}", f"client-{k}", server.address, options))
-        yield server, folder
+        clients = [stack.enter_context(start_client(server, folder, k)) for k in range(2)]
+        yield server, clients, folder
     assert processes_that_mention(str(folder)) == []
 
 
-@pytest.mark.parametrize("method", ["fedcbdr+feat", "refed+feat", "fedlwf"])
-def test_same_bytes_as_in_process(method: str, federation: tuple[Server, Path], tmp_path: Path) -> None:
-    server, folder = federation
-    expected = start(digits(method), tmp_path / "here")
-    config = deploy.federated(digits(method))
-    events: list[dict[str, Any]] = []
-    result = server.run(deploy.prepare_run(config, tmp_path / "there"), (events.append,))
-    assert comparable(result) == comparable(expected)
-    assert result["accuracy_matrix"] == expected["accuracy_matrix"]
-    assert weights(tmp_path / "there") == weights(tmp_path / "here")
+def start_client(server: Server, folder: Path, number: int, *, stock: bool = False) -> Process:
+    options = {"client": number, "device": "cpu", "data": str(folder / "toy.npz")}
+    name = f"client-{number}"
+    return deploy.client(folder / name, name, server.address, options, stock=stock)
+
+
+def test_same_bytes_as_in_process(federation: Federation, tmp_path: Path) -> None:
+    server, _, folder = federation
+    result, events = run_both_ways(toy(folder, "fedcbdr+feat", 2, rounds=2), server, tmp_path)
     kinds = [e["event"] for e in events if e["event"] != "joined"]
     assert kinds == ["start", "round", "round", "task", "round", "round", "task", "end"]
-    assert {e["name"]: e["client"] for e in events if e["event"] == "joined"} == {f"client-{k}": k for k in range(3)}
+    assert {e["name"]: e["client"] for e in events if e["event"] == "joined"} == {"client-0": 0, "client-1": 1}
     rounds = [e for e in events if e["event"] == "round"]
-    assert all(sorted(e["client_seconds"]) == ["0", "1", "2"] and e["replied"] == 3 for e in rounds)
+    assert all(sorted(e["client_seconds"]) == ["0", "1"] and e["replied"] == 2 for e in rounds)
     assert all(set(e["time"]) == {"training", "waiting", "serialising"} for e in rounds)
-    _check_what_left(folder, result)
+    _check_what_left(folder, tmp_path / "there", result)
 
 
-def _check_what_left(folder: Path, result: Result) -> None:
+def _check_what_left(folder: Path, run: Path, result: Result) -> None:
     """What clients say they sent is what the server counted, entry by entry."""
-    run = next(r for r in (folder / "client-0" / "state").iterdir() if _method_of(r) == result["method"])
+    name = json.loads((run / "federation.json").read_text())["run"]
     sent: dict[str, int] = {}
-    for k in range(CLIENTS):
-        journal = json.loads((folder / f"client-{k}" / "state" / run.name / "store" / "journal.json").read_text())
+    for k in range(2):
+        journal = json.loads((folder / f"client-{k}" / "state" / name / "store" / "journal.json").read_text())
         for entry, size in journal["sent"].items():
             sent[entry] = sent.get(entry, 0) + size
     assert sent == {k.removeprefix("up/"): v for k, v in result["traffic"].items() if k.startswith("up/")}
@@ -89,22 +98,22 @@ def _check_what_left(folder: Path, result: Result) -> None:
     assert "train:" in log
 
 
-def _method_of(run: Path) -> str:
-    method: str = json.loads((run / "config.json").read_text())["method"]
-    return method
+def test_stock_clients_and_one_that_was_killed_give_the_same_bytes(federation: Federation, tmp_path: Path) -> None:
+    """Flower's own SuperNode, an interpreter per message: everything a client knows comes from its disk."""
+    server, clients, folder = federation
+    with Control(server.link.address) as control:
 
+        def online() -> set[int]:
+            return {node.id for node in control.nodes() if node.online}
 
-def test_stock_clients_give_the_same_bytes(tmp_path: Path) -> None:
-    """Flower's own SuperNodes, an interpreter per message: everything a client knows comes from its disk."""
-    small = {"scenario": {"tasks": 2, "clients": 1, "budget": 12}, "train": {"rounds": 1, "batch": 64}}
-    expected = start(digits("fedlwf", **small), tmp_path / "here")
-    config = deploy.federated(digits("fedlwf", **small))
-    options = {"client": 0, "device": "cpu"}
-    with (
-        deploy.server(tmp_path / "server", database=True) as server,
-        deploy.client(tmp_path / "client", "only", server.address, options, stock=True),
-    ):
-        result = server.run(deploy.prepare_run(config, tmp_path / "there"))
-    assert comparable(result) == comparable(expected)
-    assert weights(tmp_path / "there") == weights(tmp_path / "here")
-    assert processes_that_mention(str(tmp_path)) == []
+        before = online()
+        os.kill(clients[0].pid, signal.SIGKILL)
+        # Without a key it comes back as somebody new; with one it would wait for its old session to expire.
+        eventually(lambda: online() - before, 60, "the return of a killed client")
+        residents = online()
+        with start_client(server, folder, 2, stock=True):
+            result, _ = run_both_ways(toy(folder, "fedlwf", 3, rounds=1), server, tmp_path)
+            assert result["rounds_with_fewer_clients"] == []
+            (stock,) = online() - residents
+        # A client that says goodbye is gone long before the minute after which silence counts as leaving.
+        eventually(lambda: stock not in online(), 20, "the leave of a stopped client")

@@ -1,4 +1,4 @@
-"""The app that Flower runs: the shim that it ships, the client app of stock mode, and the log of its processes.
+"""The app that Flower runs: the shims that it ships, the client app of stock mode, and the log of its processes.
 
 In stock mode Flower starts an interpreter per message, which finds everything it needs on disk.
 """
@@ -18,10 +18,14 @@ from fedfeat.engines.flower.client import ClientSettings, FederationClient
 from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.messages import ASK, HELLO, from_records, to_records
 
-SHIM = """from fedfeat.engines.flower.app import client
-from fedfeat.runs.server_app import app as server
+CLIENT_SHIM = """from fedfeat.engines.flower.app import client
 
-__all__ = ["client", "server"]
+__all__ = ["client"]
+"""
+
+SERVER_SHIM = """from fedfeat.runs.server_app import app
+
+__all__ = ["app"]
 """
 
 PROJECT = f"""[build-system]
@@ -37,8 +41,8 @@ dependencies = []
 publisher = "fedfeat"
 
 [tool.flwr.app.components]
-serverapp = "fedfeat_app:server"
-clientapp = "fedfeat_app:client"
+serverapp = "fedfeat_server:app"
+clientapp = "fedfeat_client:client"
 
 [tool.flwr.app.config]
 folder = ""
@@ -49,7 +53,8 @@ client = ClientApp()
 
 def app_files() -> dict[str, bytes]:
     """Return the app by file name; no code of ours travels, so clients run what they have installed."""
-    return {"pyproject.toml": PROJECT.encode(), "fedfeat_app.py": SHIM.encode()}
+    files = {"pyproject.toml": PROJECT, "fedfeat_client.py": CLIENT_SHIM, "fedfeat_server.py": SERVER_SHIM}
+    return {name: text.encode() for name, text in files.items()}
 
 
 def make_client(config: dict[str, Any]) -> FederationClient:

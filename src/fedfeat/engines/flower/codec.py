@@ -54,32 +54,33 @@ class Packed:
 def pack(payload: Mapping[str, Value]) -> Packed:
     """Take a payload apart; tensors may lie anywhere and in any layout."""
     entries: list[list[Any]] = []
-    parts: dict[str, list[Tensor]] = {}
+    tensors: dict[str, list[Tensor]] = {}
     for name, value in payload.items():
         if isinstance(value, Tensor):
             if value.dtype not in NAMES:
                 raise CodecError(f"payload entry {name!r}: tensors of {value.dtype} cannot be sent; convert it first")
-            parts.setdefault(NAMES[value.dtype], []).append(value)
+            tensors.setdefault(NAMES[value.dtype], []).append(value)
             entries.append([name, NAMES[value.dtype], list(value.shape)])
         elif isinstance(value, str | int | float):
             entries.append([name, None, value])
         else:
             raise CodecError(f"payload entry {name!r}: expected a tensor, number or string, got {type(value).__name__}")
-    return Packed(json.dumps(entries), {name: _bytes(tensors) for name, tensors in parts.items()})
+    return Packed(json.dumps(entries), {name: _bytes(values) for name, values in tensors.items()})
 
 
 def unpack(packed: Packed) -> Payload:
     """Put a payload together again; what does not fit together is refused."""
     try:
-        entries = [(_name(name), kind, value) for name, kind, value in json.loads(packed.manifest)]
+        entries = json.loads(packed.manifest)
         buffers = {name: _tensor(data, DTYPES[name]) for name, data in packed.buffers.items()}
         places = dict.fromkeys(buffers, 0)
         payload: Payload = {}
         for name, kind, value in entries:
+            _checked(name, isinstance(name, str), "a name")
             if kind is None:
-                payload[name] = _plain(value)
+                payload[name] = _checked(value, isinstance(value, int | float | str), "a number or a string")
                 continue
-            shape = [_size(n) for n in value]
+            shape = [_checked(n, type(n) is int and n >= 0, "a size") for n in value]
             start, count = places[kind], math.prod(shape)
             if start + count > len(buffers[kind]):
                 raise ValueError(f"entry {name!r} needs more {kind} than there is")
@@ -130,19 +131,7 @@ def _tensor(data: bytes, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(bytearray(data), dtype=dtype) if data else torch.empty(0, dtype=dtype)
 
 
-def _name(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{value!r} is not a name")
-    return value
-
-
-def _size(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r} is not a size")
-    return value
-
-
-def _plain(value: Any) -> int | float | str:
-    if not isinstance(value, int | float | str):
-        raise ValueError(f"{value!r} is neither a number nor a string")
+def _checked(value: Any, valid: bool, what: str) -> Any:
+    if not valid:
+        raise ValueError(f"{value!r} is not {what}")
     return value

@@ -31,7 +31,8 @@ from flwr.supercore.fab import Fab
 from fedfeat.core.errors import FedfeatError
 
 Scalar = str | int | float | bool
-Reply = TypeVar("Reply")
+Query = TypeVar("Query")
+Answer = TypeVar("Answer")
 
 
 class ControlError(FedfeatError):
@@ -80,31 +81,21 @@ class Control:
 
     def nodes(self) -> list[Node]:
         """Return every client that is registered, connected or not."""
-        try:
-            listed = self._patiently(lambda: self._client.ListNodes(ListNodesRequest()), reads=True).nodes_info
-        except httpx.HTTPError as error:
-            raise self._refusal("list the clients", error) from error
-        return [
-            Node(node.node_id, node.name, node.status, node.public_key) for node in listed if not node.unregistered_at
-        ]
+        listed = self._call("list the clients", self._client.ListNodes, ListNodesRequest(), reads=True).nodes_info
+        return [Node(n.node_id, n.name, n.status, n.public_key) for n in listed if not n.unregistered_at]
 
     def register(self, public_key: bytes, name: str) -> int:
         """Let the holder of a key join; ``public_key`` is PEM. Return the id of its node, also if it was known."""
         for node in self.nodes():
             if node.public_key == public_key:
                 return node.id
-        try:
-            request = RegisterNodeRequest(public_key=public_key, name=name)
-            return self._patiently(lambda: self._client.RegisterNode(request)).node_id
-        except httpx.HTTPError as error:
-            raise self._refusal(f"register the key of {name}", error) from error
+        request = RegisterNodeRequest(public_key=public_key, name=name)
+        return self._call(f"register the key of {name}", self._client.RegisterNode, request).node_id
 
     def unregister(self, node_id: int) -> None:
         """Shut a client out; its key no longer opens anything."""
-        try:
-            self._client.UnregisterNode(UnregisterNodeRequest(node_id=node_id))
-        except httpx.HTTPError as error:
-            raise self._refusal(f"unregister node {node_id}", error) from error
+        request = UnregisterNodeRequest(node_id=node_id)
+        self._call(f"unregister node {node_id}", self._client.UnregisterNode, request)
 
     def register_exactly(self, keys: Mapping[str, bytes]) -> dict[str, int]:
         """Make the given keys, by client name, the only ones that may join; return each client's node id."""
@@ -119,10 +110,7 @@ class Control:
         content, _ = build_fab_from_files(dict(app))
         fab = Fab(hashlib.sha256(content).hexdigest(), content, {})
         request = StartRunRequest(fab=fab_to_proto(fab), override_config=user_config_to_proto(dict(config)))
-        try:
-            reply = self._patiently(lambda: self._client.StartRun(request))
-        except httpx.HTTPError as error:
-            raise self._refusal("start a run", error) from error
+        reply = self._call("start a run", self._client.StartRun, request)
         if not reply.HasField("run_id"):
             raise ControlError(
                 f"the SuperLink at {self.address} did not start the run: {reply.note or 'no reason given'}"
@@ -131,12 +119,9 @@ class Control:
 
     def status(self, run_id: int) -> RunStatus:
         """Return where a run stands."""
-        try:
-            request = ListRunsRequest(run_id=run_id)
-            runs = self._patiently(lambda: self._client.ListRuns(request), reads=True).run_dict
-        except httpx.HTTPError as error:
-            raise self._refusal(f"report on run {run_id}", error) from error
-        status = runs[run_id].status
+        request = ListRunsRequest(run_id=run_id)
+        listed = self._call(f"report on run {run_id}", self._client.ListRuns, request, reads=True)
+        status = listed.run_dict[run_id].status
         text = f"{status.status}:{status.sub_status}" if status.sub_status else status.status
         return RunStatus(text, status.details)
 
@@ -154,15 +139,17 @@ class Control:
         """Close the connection."""
         self._client.close()
 
-    def _patiently(self, call: Callable[[], Reply], reads: bool = False) -> Reply:
-        """Repeat a call while nobody is there; one that only reads, also when the connection broke off."""
+    def _call(self, what: str, function: Callable[[Query], Answer], request: Query, *, reads: bool = False) -> Answer:
+        """Call while nobody is there again and again; a call that only reads, also when the connection broke off."""
         limit = time.monotonic() + self.patience
         while True:
             try:
-                return call()
+                return function(request)
             except httpx.TransportError as error:
                 if time.monotonic() > limit or not (reads or isinstance(error, httpx.ConnectError)):
-                    raise
+                    raise self._refusal(what, error) from error
+            except httpx.HTTPError as error:
+                raise self._refusal(what, error) from error
             time.sleep(0.2)
 
     def _refusal(self, what: str, error: httpx.HTTPError) -> ControlError:

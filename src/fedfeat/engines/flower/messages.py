@@ -18,7 +18,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import pull_objects
-from flwr.superlink.grid import http_grid
 
 from fedfeat.algorithm.engine import Lost
 from fedfeat.config import Config, make_config
@@ -53,6 +52,8 @@ def is_tested_version() -> bool:
 def poll_quickly() -> None:
     """Let the server app's grid fetch replies without Flower's long waits."""
     if is_tested_version():
+        from flwr.superlink.grid import http_grid  # with its database layer: a second that clients need not wait for
+
         http_grid.pull_objects = pull_quickly  # type: ignore[attr-defined]
 
 

@@ -1,4 +1,4 @@
-"""A client's memory on its own disk: its state, and the replies it gave, so that no question is worked on twice.
+"""A client's store on its own disk: its state, and the replies it gave, so that no request is worked on twice.
 
     journal.json     who the client is in this run, and the last exchanges: request, reply, state afterwards
     objects/HASH     tensors of states, and replies; one that did not change is not written again
@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """One exchange that was answered."""
 
     place: Place
@@ -49,12 +49,12 @@ class Entry:
 
 
 class Store:
-    """One run's memory of one client."""
+    """What one client keeps of one run."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.base = Snapshot()  # before the first entry
-        self.entries: list[Entry] = []
+        self.entries: list[JournalEntry] = []
         self.sent: Counter[str] = Counter()  # bytes that left this client, by operation and entry
         self._known: dict[str, tuple[Tensor, str]] = {}  # entries of the current state and their hashes
         if self._journal.exists():
@@ -111,7 +111,7 @@ class Store:
         name = hashlib.sha256(data).hexdigest()
         # Not flushed: after a power cut the round is trained again, with the same outcome.
         self._write_object(name, data, flush=False)
-        self.entries.append(Entry(place, op, request, name, self._snapshot(state)))
+        self.entries.append(JournalEntry(place, op, request, name, self._snapshot(state)))
         self.state = state
         self.reached = max(self.reached, self.generation)
         self.sent.update({f"{op}/{key}": size for key, size in sizes.items()})
@@ -191,15 +191,15 @@ class Store:
         return {}
 
     def _write(self) -> None:
-        snapshots = [_listed(self.base), *({**vars(e), "after": _listed(e.after)} for e in self.entries)]
-        write_json(self._journal, {"base": snapshots[0], "entries": snapshots[1:], "sent": dict(self.sent)})
+        entries = [asdict(entry) for entry in self.entries]
+        write_json(self._journal, {"base": asdict(self.base), "entries": entries, "sent": dict(self.sent)})
 
     def _read(self) -> None:
         try:
             journal = json.loads(self._journal.read_text())
             self.base = Snapshot(**journal["base"])
             self.entries = [
-                Entry((e["place"][0], e["place"][1]), e["op"], e["request"], e["reply"], Snapshot(**e["after"]))
+                JournalEntry(**{**e, "place": (e["place"][0], e["place"][1]), "after": Snapshot(**e["after"])})
                 for e in journal["entries"]
             ]
             self.sent = Counter(journal["sent"])
@@ -221,7 +221,3 @@ def _holds(path: Path, data: bytes) -> bool:
         return path.read_bytes() == data
     except OSError:
         return False
-
-
-def _listed(snapshot: Snapshot) -> dict[str, Any]:
-    return {"generation": snapshot.generation, "plain": dict(snapshot.plain), "tensors": dict(snapshot.tensors)}
