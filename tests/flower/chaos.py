@@ -36,7 +36,7 @@ from pathlib import Path
 import torch
 
 from fedfeat.engines.flower import client
-from fedfeat.methods.registry import addon
+from fedfeat.algorithm.registry import addon
 
 FAULTS = json.loads("""{faults}""")
 FOLDER = Path("{folder}")
@@ -85,13 +85,14 @@ class Hurt:
     """A federation at work in which something will go wrong."""
 
     config: Config
-    folder: Path
+    folder: Path  # of its processes
+    run_folder: Path  # holds the folder of the run
     server: deploy.Server
     clients: list[Process]
 
     def run(self) -> Result:
         """Run the experiment to its end."""
-        return self.server.run(deploy.prepare_run(self.config, self.folder / "run"))
+        return self.server.run(deploy.prepare_run(self.config, self.run_folder / "run"))
 
     def marker(self, client: int, place: str) -> Path:
         """Return the file that a client touches when it hangs or sleeps at a place."""
@@ -126,7 +127,7 @@ def hurt_federation(
                 options["plugins"] = str(home / "fault.py")
             theirs = keys.read_client_keys(folder / "keys" / "clients" / name) if secure else None
             clients.append(stack.enter_context(deploy.client(home, name, server.address, options, keys=theirs)))
-        yield Hurt(config, folder, server, clients)
+        yield Hurt(config, folder, folder, server, clients)
 
 
 class Dropping(InProcessEngine):

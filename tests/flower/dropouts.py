@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Error, Message
-from local_grid import NODE
+from flwr.app import Message
 
 from fedfeat.algorithm.engine import Lost
 from fedfeat.core.payload import Payload
@@ -23,10 +22,17 @@ VICTIM = 1  # of three clients; its node is in the middle too
 Change = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def config_for(tmp_path: Path, method: str = "fedcbdr+feat", **federation: float) -> Any:
-    path = write_toy(tmp_path / "toy.npz")
-    changes = {"data": {"path": str(path)}, "federation": {**QUICK, **federation}}
-    return toy_config(method, engine={"name": "flower"}, **changes)
+def config_for(
+    tmp_path: Path, method: str = "fedcbdr+feat", changes: Mapping[str, Any] | None = None, **federation: float
+) -> Any:
+    write_toy(tmp_path / "toy.npz")
+    settings = {**small(tmp_path), **(changes or {}), "federation": {**QUICK, **federation}}
+    return toy_config(method, engine={"name": "flower"}, **settings)
+
+
+def small(tmp_path: Path) -> dict[str, Any]:
+    """Two tasks on the toy data of a folder."""
+    return {"data": {"path": str(tmp_path / "toy.npz")}, "scenario": {"tasks": 2}}
 
 
 def with_payload(reply: Message, change: Change) -> Message:
@@ -35,32 +41,18 @@ def with_payload(reply: Message, change: Change) -> Message:
     return reply
 
 
-def once_in(round: int, task: int, spoil: Callable[[Message], Message | Error | None]) -> Any:
-    """Return a fault that strikes one client's training in one round."""
-    seen = {"trains": 0}
-
-    def fault(node: int, reply: Message) -> Message | Error | None:
-        if node != NODE + VICTIM:
-            return reply
-        packed = from_records(reply.content)[1]
-        seen["trains"] += "weights" in unpack(packed)
-        return spoil(reply) if "weights" in unpack(packed) and seen["trains"] == task * 2 + round + 1 else reply
-
-    return fault
-
-
 def in_process_without(
-    tmp_path: Path, task: int, round: int, fate: Any, reason: str, method: str = "fedcbdr+feat"
+    tmp_path: Path, lost: Mapping[tuple[int, int], Lost], method: str = "fedcbdr+feat", **changes: Any
 ) -> tuple[Result, bytes]:
-    """Run the same experiment in process, with the same client lost in the same round."""
-    experiment = Experiment(toy_config(method, data={"path": str(tmp_path / "toy.npz")}))
+    """Run the same experiment in process, with one client lost from training by task and round."""
+    experiment = Experiment(toy_config(method, **{**small(tmp_path), **changes}))
     engine, ask = experiment.engine, experiment.engine.ask
 
     def unreliable(op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
-        struck = op == "train" and (engine.task, engine.round) == (task, round)
+        struck = lost.get((engine.task, engine.round)) if op == "train" else None
         for client in sorted(requests):
-            if struck and client == VICTIM:
-                yield client, Lost(fate, reason)
+            if struck is not None and client == VICTIM:
+                yield client, struck
             else:
                 yield from ask(op, {client: requests[client]})
 
@@ -71,8 +63,7 @@ def in_process_without(
 
 
 def uninterrupted(tmp_path: Path, method: str) -> tuple[Result, bytes]:
-    here = toy_config(method, data={"path": str(tmp_path / "toy.npz")})
-    result = start(here, tmp_path / "uninterrupted")
+    result = start(toy_config(method, **small(tmp_path)), tmp_path / "uninterrupted")
     loaded = RunFolder.open(tmp_path / "uninterrupted").checkpoints.load()
     assert loaded is not None
     return result, loaded[0].weights.numpy().tobytes()

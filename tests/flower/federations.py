@@ -1,4 +1,4 @@
-"""Helpers of the federation tests: waiting, looking at processes, and a small app of Flower."""
+"""Helpers of the federation tests: waiting, and looking at processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def eventually(condition: Callable[[], object], seconds: float = 30.0, what: str
     while not condition():
         if time.monotonic() > limit:
             pytest.fail(f"{what} did not come true within {seconds:g} s")
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 def running(pid: int) -> bool:
@@ -37,60 +37,3 @@ def processes_that_mention(text: str) -> list[str]:
         if text in line and running(int(entry.name)):
             found.append(line)
     return found
-
-
-PYPROJECT = b"""
-[project]
-name = "echo"
-version = "1.0.0"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "fedfeat"
-
-[tool.flwr.app.components]
-serverapp = "echo.apps:server"
-clientapp = "echo.apps:client"
-
-[tool.flwr.app.config]
-out = ""
-nodes = 1
-"""
-
-APPS = b"""
-import time
-from pathlib import Path
-
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
-
-client = ClientApp()
-server = ServerApp()
-
-
-@client.query()
-def answer(message, context):
-    number = message.content["question"]["number"]
-    return Message(RecordDict({"answer": ConfigRecord({"number": 2 * number})}), reply_to=message)
-
-
-@server.main()
-def main(grid, context):
-    while len(nodes := sorted(grid.get_node_ids())) < context.run_config["nodes"]:
-        time.sleep(0.1)
-    asked = [
-        Message(RecordDict({"question": ConfigRecord({"number": 21 + i})}), dst_node_id=node, message_type="query")
-        for i, node in enumerate(nodes)
-    ]
-    waiting, answers = set(grid.push_messages(asked)), []
-    while waiting:
-        for reply in grid.pull_messages(waiting):
-            waiting.discard(reply.metadata.reply_to_message_id)
-            answers.append(reply.content["answer"]["number"])
-        time.sleep(0.1)
-    Path(context.run_config["out"]).write_text(" ".join(map(str, sorted(answers))))
-"""
-
-ECHO_APP = {"pyproject.toml": PYPROJECT, "echo/__init__.py": b"", "echo/apps.py": APPS}

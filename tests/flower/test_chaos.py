@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from fedfeat.runs import deploy
 from fedfeat.runs.experiment import Result
 from fedfeat.runs.folder import RunFolder
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 def in_background(hurt: Hurt) -> Future[Result]:
@@ -43,8 +44,7 @@ def in_background(hurt: Hurt) -> Future[Result]:
 
 def rounds(hurt: Hurt) -> list[dict[str, Any]]:
     """Return the events of the rounds so far."""
-    folder = hurt.folder / "run"
-    return [e for e in RunFolder(folder).events() if e["event"] == "round"]
+    return [e for e in RunFolder(hurt.run_folder / "run").events() if e["event"] == "round"]
 
 
 def short_of(result: Result) -> dict[str, dict[str, list[str]]]:
@@ -57,22 +57,50 @@ def short_of(result: Result) -> dict[str, dict[str, list[str]]]:
 
 def assert_equals_simulation(hurt: Hurt, result: Result) -> None:
     """Compare with the simulator, given the drop-outs that the federation recorded."""
-    expected = simulated(hurt.config, hurt.folder / "simulated", result["rounds_with_fewer_clients"])
+    expected = simulated(hurt.config, hurt.run_folder / "simulated", result["rounds_with_fewer_clients"])
     assert result["accuracy_matrix"] == expected["accuracy_matrix"]
-    assert np.array_equal(weights(hurt.folder / "run"), weights(hurt.folder / "simulated"))
-    there = [e for e in RunFolder(hurt.folder / "simulated").events() if e["event"] == "round"]
+    assert np.array_equal(weights(hurt.run_folder / "run"), weights(hurt.run_folder / "simulated"))
+    there = [e for e in RunFolder(hurt.run_folder / "simulated").events() if e["event"] == "round"]
     for mine, simulation in zip(rounds(hurt), there, strict=True):
         for key in ("task", "round", "clients", "replied", "samples", "losses"):
             assert mine[key] == simulation[key], (mine["task"], mine["round"], key)
-    assert processes_that_mention(str(hurt.folder)) == []
 
 
-def test_clients_that_raise_send_nan_or_are_late_are_left_out_of_that_round_only(tmp_path: Path) -> None:
-    settings = {"deadline": 15.0, "quorum": 0.3}
-    config = toy(tmp_path, "fedcbdr+feat", federation=settings, scenario={"tasks": 2}, train={"rounds": 3})
-    faults: dict[int, dict[str, Any]] = {0: {"2.1.train": "raise"}, 1: {"2.1.train": "nan"}, 2: {"2.2.train": 18.0}}
-    with hurt_federation(config, tmp_path, faults) as hurt:
-        result = hurt.run()
+@pytest.fixture(scope="module")
+def hurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hurt]:
+    """One federation with a database whose clients fail in task 2, and take their time in round 2 of task 1."""
+    folder = tmp_path_factory.mktemp("chaos")
+    faults: dict[int, dict[str, Any]] = {
+        0: {"1.2.train": 3.0, "2.1.train": "raise"},
+        1: {"1.2.train": 3.0, "2.1.train": "nan"},
+        2: {"1.2.train": 3.0, "2.2.train": 15.0},
+    }
+    with hurt_federation(toy(folder, "refed+feat"), folder, faults) as hurt:
+        yield hurt
+    assert processes_that_mention(str(folder)) == []
+
+
+def again(hurt: Hurt, folder: Path, method: str, **changes: Any) -> Hurt:
+    """Return the same federation with another experiment, in a run folder of its own."""
+    return replace(hurt, config=deploy.federated(toy(hurt.folder, method, **changes)), run_folder=folder)
+
+
+def test_a_superlink_that_is_killed_in_a_round_changes_nothing(hurt: Hurt, tmp_path: Path) -> None:
+    hurt = again(hurt, tmp_path, "refed+feat", federation={"deadline": 120.0}, scenario={"tasks": 1})
+    run = in_background(hurt)
+    # A request that is on its way when the SuperLink dies is lost, so let every client have its own.
+    markers = [hurt.marker(client, "1.2.train") for client in range(CLIENTS)]
+    eventually(lambda: all(marker.exists() for marker in markers), 120, "the second round on every client")
+    kill(hurt.server.link.pid)
+    result = run.result(240)
+    assert result["rounds_with_fewer_clients"] == []
+    assert_equals_simulation(hurt, result)
+
+
+def test_clients_that_raise_send_nan_or_are_late_are_left_out_of_that_round_only(hurt: Hurt, tmp_path: Path) -> None:
+    few = {"federation": {"deadline": 12.0, "quorum": 0.3}, "scenario": {"tasks": 2}, "train": {"rounds": 3}}
+    hurt = again(hurt, tmp_path, "fedcbdr+feat", **few)
+    result = hurt.run()
     assert short_of(result) == {
         "2.1.train": {"failed": ["0", "1"], "missing": []},
         "2.2.train": {"failed": [], "missing": ["2"]},
@@ -84,21 +112,7 @@ def test_clients_that_raise_send_nan_or_are_late_are_left_out_of_that_round_only
     assert_equals_simulation(hurt, result)
     undisturbed = simulated(hurt.config, tmp_path / "undisturbed", [])
     assert result["accuracy_matrix"][0] == undisturbed["accuracy_matrix"][0], "the first task was not affected"
-    assert not np.array_equal(weights(tmp_path / "run"), weights(tmp_path / "undisturbed")), "the second one was"
-
-
-def test_a_superlink_that_is_killed_in_a_round_changes_nothing(tmp_path: Path) -> None:
-    config = toy(tmp_path, "refed+feat", federation={"deadline": 120.0}, scenario={"tasks": 2})
-    faults: dict[int, dict[str, Any]] = {client: {"1.2.train": 3.0} for client in range(CLIENTS)}
-    with hurt_federation(config, tmp_path, faults) as hurt:
-        run = in_background(hurt)
-        # A request that is on its way when the SuperLink dies is lost, so let every client have its own.
-        markers = [hurt.marker(client, "1.2.train") for client in range(CLIENTS)]
-        eventually(lambda: all(marker.exists() for marker in markers), 60, "the second round on every client")
-        kill(hurt.server.link.pid)
-        result = run.result(180)
-    assert result["rounds_with_fewer_clients"] == []
-    assert_equals_simulation(hurt, result)
+    assert not np.array_equal(weights(hurt.run_folder / "run"), weights(tmp_path / "undisturbed")), "the second was"
 
 
 def fedfeat(*arguments: str | Path) -> list[str]:
@@ -121,29 +135,50 @@ def events_in(folder: Path) -> int:
     return len(RunFolder(folder).events())
 
 
-def test_a_server_that_is_killed_leaves_nothing_behind_and_continues(tmp_path: Path) -> None:
-    config = toy(tmp_path, "fedcbdr+feat", scenario={"tasks": 2}, train={"rounds": 3})
+def test_federate_that_is_killed_leaves_nothing_behind_and_continues(tmp_path: Path) -> None:
+    config = toy(tmp_path, "fedcbdr+feat", scenario={"tasks": 2, "clients": 2}, train={"rounds": 3})
     (tmp_path / "toy.toml").write_text(config.to_toml())
     run, log = tmp_path / "run", tmp_path / "output.txt"
-    start = ("federate", tmp_path / "toy.toml", "--clients", "3", "--device", "cpu", "--out", run)
+    start = ("federate", tmp_path / "toy.toml", "--device", "cpu", "--out", run)
 
     def told() -> int:
         return log.read_text().count("task 1/2 round 1/3")
 
     with command(log, *start) as process:
-        eventually(lambda: (events_in(run) >= 3 and told()) or process.poll() is not None, 120, "two rounds")
+        eventually(lambda: (events_in(run) >= 3 and told()) or process.poll() is not None, 180, "two rounds")
         assert process.poll() is None, log.read_text()
         kill(process.pid)
         process.wait()
         eventually(lambda: processes_that_mention(str(run)) == [], 30, "the end of everything it started")
         assert not (run / "result.json").exists()
+    start += ("--set", "federation.deadline=500")  # nothing that changes a result
     with command(log, *start) as process:
-        assert process.wait(180) == 0, log.read_text()
-    hurt = Hurt(deploy.federated(config), tmp_path, None, [])  # type: ignore[arg-type]
+        assert process.wait(240) == 0, log.read_text()
+    said = log.read_text()
+    assert "resuming in task" in said
+    assert "2 of 2 clients" in said
+    assert "final accuracy" in said
+    assert "Traceback" not in said
+    assert (run / "report.html").exists()
+    assert "deadline = 500" in (run / "config.toml").read_text()
     result = json.loads((run / "result.json").read_text())
     assert result["rounds_with_fewer_clients"] == []
-    assert_equals_simulation(hurt, result)
+    assert_equals_simulation(Hurt(deploy.federated(config), tmp_path, tmp_path, None, []), result)  # type: ignore[arg-type]
     assert told() == 1, "a finished round is not repeated"
+    assert processes_that_mention(str(tmp_path)) == []
+
+
+def test_a_client_waits_for_its_server_and_is_stopped_by_ctrl_c(tmp_path: Path) -> None:
+    address, log, state = f"127.0.0.1:{free_port()}", tmp_path / "output.txt", tmp_path / "state"
+    with command(log, "client", "--server", address, "--name", "early", "--state", state, "--device", "cpu") as process:
+        eventually((state / "early.state.json").exists, 120, "the start of the client's own process")
+        assert processes_that_mention(str(state))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, log.read_text()
+    assert f"nobody answers at {address} yet; waiting" in log.read_text()
+    assert "stopped; the same command continues from where it stopped" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert processes_that_mention(str(state)) == []
 
 
 @pytest.mark.chaos
@@ -177,7 +212,7 @@ def test_commands_across_machines_with_keys_and_a_server_that_is_killed(tmp_path
             process.wait()
         with command(tmp_path / "server.txt", *start) as process:
             assert process.wait(300) == 0, (tmp_path / "server.txt").read_text()
-    hurt = Hurt(deploy.federated(config), tmp_path, None, [])  # type: ignore[arg-type]
+    hurt = Hurt(deploy.federated(config), tmp_path, tmp_path, None, [])  # type: ignore[arg-type]
     assert_equals_simulation(hurt, json.loads((run / "result.json").read_text()))
     assert "leaves this client: model weights" in (tmp_path / "client-0.txt").read_text()
 

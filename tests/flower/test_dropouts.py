@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from dropouts import VICTIM, config_for, in_process_without, once_in, with_payload
+from dropouts import VICTIM, config_for, in_process_without, with_payload
 from flwr.app import Error, Message
 from local_grid import NODE, LocalGrid, local_nodes
 
+from fedfeat.algorithm.engine import Lost
+from fedfeat.engines.flower.codec import unpack
 from fedfeat.engines.flower.messages import from_records, to_records
 from fedfeat.federation.exchange import TooFewClients
 from fedfeat.runs.experiment import Experiment
@@ -71,34 +73,41 @@ SPOILS: dict[str, tuple[Callable[[Message], Message | Error | None], str, str]] 
     "gone": (lambda m: Error(5, "Node Unavailable"), "missing", "Node Unavailable (5)"),
     "expired": (lambda m: Error(4, "Reply unavailable"), "missing", "Reply unavailable (4)"),
     "asleep": (lambda m: None, "missing", "no reply within 0.2 s"),
+    "another version": (
+        lambda m: Error(1, "no such module"),
+        "failed",
+        "no such module (1); install the same versions of fedfeat and flwr on all machines",
+    ),
 }
 
 
-@pytest.mark.parametrize("name", SPOILS)
-def test_a_lost_reply_leaves_the_rest_as_in_process(name: str, tmp_path: Path) -> None:
-    spoil, fate, reason = SPOILS[name]
-    config = config_for(tmp_path)
-    RunFolder.create(tmp_path / "run", config, {})
-    grid = LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz"), once_in(1, 0, spoil))
+def one_in_each_round(node: int, reply: Message, rounds: Iterator[str]) -> Message | Error | None:
+    """Spoil what the victim trained, in each round in another way; after the last one it is left alone."""
+    trained = node == NODE + VICTIM and "weights" in unpack(from_records(reply.content)[1])
+    name = next(rounds, None) if trained else None
+    return reply if name is None else SPOILS[name][0](reply)
+
+
+def test_lost_replies_leave_the_rest_as_in_process(tmp_path: Path) -> None:
+    long: dict[str, Any] = {"train": {"rounds": len(SPOILS) + 1, "local_epochs": 1}, "scenario": {"tasks": 1}}
+    RunFolder.create(tmp_path / "run", config_for(tmp_path, changes=long), {})
+    rounds = iter(SPOILS)
+    grid = LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz"), lambda n, reply: one_in_each_round(n, reply, rounds))
     result = run_in(tmp_path / "run", grid)
-    weights = RunFolder.open(tmp_path / "run").checkpoints.load()
-    assert weights is not None
-    size = Experiment(toy_config("fedcbdr+feat"), toy_dataset()).engine.begin_task(0).numel()
-    reason = reason.replace("{n}", str(size))
-    record = {"replied": 2, "failed": {}, "missing": {}, fate: {str(VICTIM): reason}}
-    assert result["rounds_with_fewer_clients"] == [{"task": 1, "round": 2, "op": "train", "clients": 3, **record}]
-    expected, bytes_of_it = in_process_without(tmp_path, 0, 1, fate, reason)
-    assert weights[0].weights.numpy().tobytes() == bytes_of_it
+    size = str(Experiment(toy_config("fedcbdr+feat", **long), toy_dataset()).engine.begin_task(0).numel())
+    fates = [(fate, reason.replace("{n}", size)) for _, fate, reason in SPOILS.values()]
+    for number, (name, record, (fate, reason)) in enumerate(
+        zip(SPOILS, result["rounds_with_fewer_clients"], fates, strict=True), start=1
+    ):
+        whole = {"replied": 2, "failed": {}, "missing": {}, fate: {str(VICTIM): reason}}
+        assert record == {"task": 1, "round": number, "op": "train", "clients": 3, **whole}, name
+    lost = {(0, round): Lost(fate, reason) for round, (fate, reason) in enumerate(fates)}  # type: ignore[arg-type]
+    expected, weights = in_process_without(tmp_path, lost, **long)
+    loaded = RunFolder.open(tmp_path / "run").checkpoints.load()
+    assert loaded is not None
+    assert loaded[0].weights.numpy().tobytes() == weights
     assert result["accuracy_matrix"] == expected["accuracy_matrix"]
     assert result["rounds_with_fewer_clients"] == expected["rounds_with_fewer_clients"]
-
-
-def test_an_app_that_cannot_be_loaded_costs_one_client_and_says_what_to_do(tmp_path: Path) -> None:
-    RunFolder.create(tmp_path / "run", config_for(tmp_path), {})
-    grid = LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz"), once_in(0, 0, lambda m: Error(1, "no such module")))
-    (short,) = run_in(tmp_path / "run", grid)["rounds_with_fewer_clients"]
-    hint = "no such module (1); install the same versions of fedfeat and flwr on all machines"
-    assert short["failed"] == {str(VICTIM): hint}
 
 
 def test_an_app_that_nobody_can_load_ends_the_run_with_the_same_words(tmp_path: Path) -> None:
@@ -164,7 +173,7 @@ def test_a_client_that_was_away_when_a_task_began_gets_what_it_missed(method: st
     result = run_in(tmp_path / "run", grid)
     away = {"replied": 2, "failed": {}, "missing": {str(VICTIM): "not connected"}}
     assert result["rounds_with_fewer_clients"] == [{"task": 2, "round": 1, "op": "train", "clients": 3, **away}]
-    expected, weights = in_process_without(tmp_path, 1, 0, "missing", "not connected", method)
+    expected, weights = in_process_without(tmp_path, {(1, 0): Lost("missing", "not connected")}, method)
     loaded = RunFolder.open(tmp_path / "run").checkpoints.load()
     assert loaded is not None
     assert loaded[0].weights.numpy().tobytes() == weights

@@ -30,7 +30,7 @@ def weights(folder: Path) -> bytes:
 def both(method: str, tmp_path: Path, **changes: Any) -> tuple[Config, Config]:
     """Return the same experiment for the two engines."""
     write_toy(tmp_path / "toy.npz")
-    changes["data"] = {"path": str(tmp_path / "toy.npz")}
+    changes |= {"data": {"path": str(tmp_path / "toy.npz")}, "train": {"local_epochs": 1}}
     engine = {"name": "flower"}
     return toy_config(method, **changes), toy_config(method, engine=engine, **changes)
 

@@ -75,7 +75,7 @@ def said() -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("method", all_methods())
 def test_every_method_runs_on_clients_own_images(method: str, tmp_path: Path) -> None:
-    config = own_config(method, train={"rounds": 2})
+    config = own_config(method, train={"rounds": 1, "local_epochs": 1})
     result = federated(config, tmp_path / "run", LocalGrid(own_nodes(tmp_path)))
     assert result["rounds_with_fewer_clients"] == []
     assert np.sum(result["confusion"], axis=1).tolist() == held_back().sum(axis=0).tolist()

@@ -97,7 +97,7 @@ def test_a_server_killed_after_any_exchange_resumes_without_training_twice(
         except Killed:
             continue
     assert result is not None
-    assert attempt >= 3
+    assert attempt >= 2
     assert same_outcome(tmp_path / "run", result, expected)
     assert len(worked) == len(set(worked)), "an operation was run twice"
 
@@ -151,7 +151,7 @@ def test_a_client_whose_disk_was_lost_is_told_everything_again(method: str, tmp_
     assert [(f["task"], f["round"], f["op"]) for f in fewer] == [(2, 2, "train")]
     assert "its state is lost" in fewer[0]["failed"][str(VICTIM)]
     rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
-    assert [e["replied"] for e in rounds] == [3, 3, 3, 3, 2, 3, 3, 3, 3]
+    assert [e["replied"] for e in rounds] == [3, 3, 3, 3, 2, 3]
 
 
 @pytest.mark.parametrize("reopened", [False, True])

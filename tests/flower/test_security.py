@@ -9,6 +9,7 @@ import socket
 import ssl
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,19 +20,22 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 import httpx
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from federations import ECHO_APP, eventually
 from flwr.proto.control_pb2 import RegisterNodeRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
 from flwr.proto.node_pb2 import Node
 
 from fedfeat.engines.flower import certificates, keys
+from fedfeat.engines.flower.addresses import split_address
+from fedfeat.engines.flower.app import app_files
 from fedfeat.engines.flower.codec import pack
 from fedfeat.engines.flower.control import Control, ControlError
 from fedfeat.engines.flower.messages import Reply
-from fedfeat.engines.flower.processes import GatewayProcess, ProcessError, SuperExec, SuperLink, SuperNode
+from fedfeat.engines.flower.processes import GatewayProcess, ProcessError, SuperLink, SuperNode
 from fedfeat.engines.flower.roster import Roster, read_roster
+from fedfeat.runs import deploy
+from toy import toy_config, write_toy
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 @dataclass
@@ -39,17 +43,23 @@ class Federation:
     """A server with TLS and node keys behind its gateway."""
 
     folder: Path
-    link: SuperLink
-    gateway: GatewayProcess
+    server: deploy.Server
     control: Control
     node_ids: dict[str, int]
 
-    def node(self, folder: Path, **changes: object) -> SuperNode:
-        """Return a SuperNode that tries its luck once at the gateway; as client-0 unless changed."""
-        mine = self.folder / "keys" / "clients" / "client-0"
-        settings: dict[str, object] = {"ca": mine / "ca.crt", "key": mine / "client-0.key", **changes}
-        server = str(settings.pop("server", self.gateway.address))
-        return SuperNode(folder, "node", server, restart=False, **settings)  # type: ignore[arg-type]
+    @property
+    def link(self) -> SuperLink:
+        return self.server.link
+
+    @property
+    def port(self) -> int:
+        """Of the gateway."""
+        return split_address(self.server.address)[1]
+
+    @property
+    def address(self) -> str:
+        """Of the gateway, as clients on this machine see it."""
+        return f"127.0.0.1:{self.port}"
 
     def online(self) -> list[str]:
         return sorted(node.name for node in self.control.nodes() if node.online)
@@ -59,83 +69,60 @@ class Federation:
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     folder = tmp_path_factory.mktemp("federation")
     keys.make_keys(folder / "keys", ["fl.example.org"], ["client-0", "client-1"])
-    server = keys.read_server_keys(folder / "keys" / "server")
+    known = keys.read_server_keys(folder / "keys" / "server")
     with (
-        SuperLink(folder / "server", tls=server.certificates) as link,
-        SuperExec(folder / "server", link),
-        GatewayProcess(folder / "server", link, host="0.0.0.0") as gateway,
-        Control(link.address, link.ca) as control,
+        deploy.server(folder / "server", host="0.0.0.0", keys=known, database=True) as server,
+        Control(server.link.address, server.link.ca) as control,
     ):
-        node_ids = control.register_exactly(server.clients)
-        gateway.host = "127.0.0.1"  # as clients on this machine see it
-        yield Federation(folder, link, gateway, control, node_ids)
+        yield Federation(folder, server, control, control.register_exactly(known.clients))
 
 
 def test_registered_clients_join_through_the_gateway_and_a_run_completes(
     federation: Federation, tmp_path: Path
 ) -> None:
-    nodes = []
-    try:
+    data = str(write_toy(tmp_path / "toy.npz"))
+    config = toy_config("finetune", data={"path": data}, scenario={"tasks": 1, "clients": 2}, train={"rounds": 1})
+    with ExitStack() as stack:
         for name in ("client-0", "client-1"):
             mine = keys.read_client_keys(federation.folder / "keys" / "clients" / name)
             assert mine.name == name
-            node = SuperNode(tmp_path / name, name, federation.gateway.address, ca=mine.ca, key=mine.key)
-            nodes.append(node.start())
-        eventually(lambda: federation.online() == ["client-0", "client-1"], 60, "both clients online")
-        run = federation.control.start(ECHO_APP, {"out": str(tmp_path / "answers"), "nodes": 2})
-        eventually(lambda: federation.control.status(run).finished, 90, "the end of the run")
-        assert federation.control.status(run).text == "finished:completed"
-        assert (tmp_path / "answers").read_text() == "42 44"
-    finally:
-        for node in nodes:
-            node.stop()
-    assert federation.online() == []
+            options = {"device": "cpu", "data": data}
+            # What it calls itself does not matter: the name of its key does.
+            process = deploy.client(tmp_path / name, "somebody", federation.address, options, keys=mine)
+            stack.enter_context(process)
+        result = federation.server.run(deploy.prepare_run(deploy.federated(config), tmp_path / "run"))
+        assert federation.online() == ["client-0", "client-1"]
+    assert result["rounds_with_fewer_clients"] == []
+    assert set(read_roster(tmp_path / "run")[1]) == {"client-0", "client-1"}
 
 
-def assert_stays_out(federation: Federation, node: SuperNode, reason: str) -> None:
-    """Start a SuperNode, see it end by itself with the given words in its log, and nobody online."""
-    node.start()
-    try:
-        assert node.wait(60) == 1, f"it should have given up\n{node.tail()}"
-        assert reason in node.log.read_text(), node.tail()
-        assert federation.online() == []
-    finally:
-        node.stop()
-
-
-def test_an_unknown_key_stays_out(federation: Federation, tmp_path: Path) -> None:
+def test_a_client_with_an_unknown_key_ends(federation: Federation, tmp_path: Path) -> None:
     key = tmp_path / "stranger.key"
     key.write_bytes(certificates.private_openssh(certificates.new_key()))
-    assert_stays_out(federation, federation.node(tmp_path, key=key), "Exit Code: 305")
-
-
-def test_a_client_without_a_key_stays_out(federation: Federation, tmp_path: Path) -> None:
-    assert_stays_out(federation, federation.node(tmp_path, key=None), "Exit Code: 305")
-
-
-def test_a_plaintext_client_stays_out(federation: Federation, tmp_path: Path) -> None:
-    node = federation.node(tmp_path, ca=None, key=None).start()
+    before = federation.online()
+    node = SuperNode(tmp_path, "node", federation.address, ca=federation.link.ca, key=key, restart=False).start()
     try:
-        # It takes the broken connection for a passing fault and goes on trying.
-        eventually(lambda: "retrying" in node.tail(50), 60, "a refused connection")
-        assert federation.online() == []
+        assert node.wait(60) == 1, f"it should have given up\n{node.tail()}"
+        assert "Exit Code: 305" in node.log.read_text(), node.tail()
+        assert federation.online() == before
     finally:
         node.stop()
 
 
-def test_a_server_of_another_authority_is_not_trusted(federation: Federation, tmp_path: Path) -> None:
+def test_a_plaintext_client_stays_out(federation: Federation) -> None:
+    with pytest.raises(httpx.TransportError):
+        httpx.post(f"http://{federation.address}/v1/fleet/pull-messages", content=b"")
+
+
+def test_a_server_of_another_authority_or_name_is_not_trusted(federation: Federation, tmp_path: Path) -> None:
     other = tmp_path / "other.crt"
     authority = certificates.make_authority(certificates.new_key())
     other.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    assert_stays_out(federation, federation.node(tmp_path, ca=other), "SSL/TLS handshake error")
-
-
-def test_a_server_under_another_name_than_its_certificate_is_not_trusted(
-    federation: Federation, tmp_path: Path
-) -> None:
     # 127.0.0.2 is this machine too, but not in the certificate.
-    elsewhere = f"127.0.0.2:{federation.gateway.port}"
-    assert_stays_out(federation, federation.node(tmp_path, server=elsewhere), "SSL/TLS handshake error")
+    for host, ca in (("127.0.0.1", other), ("127.0.0.2", federation.link.ca)):
+        context = ssl.create_default_context(cafile=ca)
+        with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
+            httpx.get(f"https://{host}:{federation.port}/health", verify=context)
 
 
 def test_old_protocols_are_refused(federation: Federation) -> None:
@@ -144,20 +131,20 @@ def test_old_protocols_are_refused(federation: Federation) -> None:
     context.maximum_version = ssl.TLSVersion.TLSv1_1
     context.set_ciphers("ALL:@SECLEVEL=0")
     with (
-        socket.create_connection(("127.0.0.1", federation.gateway.port), 5) as plain,
+        socket.create_connection(("127.0.0.1", federation.port), 5) as plain,
         pytest.raises(ssl.SSLError),
     ):
         context.wrap_socket(plain, server_hostname="localhost")
 
 
 def test_the_control_interface_is_closed_to_the_outside(federation: Federation, tmp_path: Path) -> None:
-    with Control(federation.gateway.address, federation.link.ca) as outside:
+    with Control(federation.address, federation.link.ca) as outside:
         stranger = certificates.new_key().public_key()
         pem = stranger.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
         with pytest.raises(ControlError, match="403"):
             outside.nodes()
         with pytest.raises(ControlError, match="403"):
-            outside.start(ECHO_APP, {"out": str(tmp_path / "never"), "nodes": 0})
+            outside.start(app_files(), {"folder": str(tmp_path / "never")})
         with pytest.raises(httpx.HTTPStatusError, match="403"):
             outside._client.RegisterNode(RegisterNodeRequest(public_key=pem))
     assert len(federation.control.nodes()) == 2
@@ -170,7 +157,7 @@ def test_every_path_of_the_superlink_but_the_fleet_is_closed_to_the_outside(fede
     closed = [path for path in paths if not path.startswith("/v1/fleet/") and path != "/health"]
     assert any("/v1/control/" in path for path in closed)
     assert any("/v1/runtime/" in path for path in closed)
-    with httpx.Client(verify=context, base_url=f"https://{federation.gateway.address}") as outside:
+    with httpx.Client(verify=context, base_url=f"https://{federation.address}") as outside:
         statuses = {outside.post(path, content=b"").status_code for path in [*closed, "/docs", "/openapi.json"]}
         assert statuses == {403}
         assert outside.get("/health").status_code == 200
@@ -180,7 +167,7 @@ def test_the_superlink_itself_listens_on_the_loopback_address_only(federation: F
     socket.create_connection(("127.0.0.1", federation.link.port), 5).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.2", federation.link.port), 5)
-    socket.create_connection(("127.0.0.2", federation.gateway.port), 5).close()
+    socket.create_connection(("127.0.0.2", federation.port), 5).close()
 
 
 class Signer:
@@ -202,7 +189,7 @@ class Signer:
             "flwr-signature": base64.b64encode(self.key.sign(time.encode(), ec.ECDSA(hashes.SHA256()))).decode(),
         }
         context = ssl.create_default_context(cafile=self.federation.link.ca)
-        with httpx.Client(verify=context, base_url=f"https://{self.federation.gateway.address}") as outside:
+        with httpx.Client(verify=context, base_url=f"https://{self.federation.address}") as outside:
             return outside.post(path, content=body, headers=headers).status_code
 
 
@@ -224,6 +211,10 @@ def test_the_fleet_path_itself_asks_for_a_registered_key_a_fresh_signature_and_t
     assert known.post(pull, others) == 401, "another client's messages"
     assert known.post(pull, own, age=3600) == 401, "a recorded request"
     assert stranger.post(pull, own) == 401, "an unknown key"
+    context = ssl.create_default_context(cafile=federation.link.ca)
+    headers = {"content-type": "application/protobuf"}
+    keyless = httpx.post(f"https://{federation.address}{pull}", content=own, headers=headers, verify=context)
+    assert keyless.status_code == 401, "no key"
     assert stranger.post(pull, own, claims=known.pem) == 401, "a known key with a stranger's signature"
     register = RegisterNodeFleetRequest(public_key=stranger.pem).SerializeToString()
     assert stranger.post("/v1/fleet/register-node", register) >= 400, "registering oneself"
@@ -244,8 +235,8 @@ def test_a_client_that_is_unregistered_is_shut_out(federation: Federation, tmp_p
     assert signer.post("/v1/fleet/pull-messages", pull) == 401
 
 
-class Desk:
-    """In the place of the post: one client, with the name of its key and the name that it gives."""
+class OneClient:
+    """In the place of the channel: one client, with the name of its key and the name that it gives."""
 
     def __init__(self, registered: str, said: str) -> None:
         self.registered, self.said = registered, said
@@ -253,14 +244,14 @@ class Desk:
     def nodes(self) -> dict[int, str]:
         return {7: self.registered}
 
-    def send(self, kind: str, letters: dict[int, object], deadline: float) -> Iterator[tuple[int, Reply]]:
+    def send(self, kind: str, requests: dict[int, object], deadline: float) -> Iterator[tuple[int, Reply]]:
         hello = {"name": self.said, "client": None, "data": "same", "generation": 0, "exemplars": 0}
-        yield from ((node, Reply(hello, pack({}), 0.0)) for node in letters)
+        yield from ((node, Reply(hello, pack({}), 0.0)) for node in requests)
 
 
 @pytest.mark.parametrize(("registered", "counts"), [("hospital-b", "hospital-b"), ("", "hospital-a")])
 def test_a_client_goes_by_the_name_of_its_key_whatever_it_says(tmp_path: Path, registered: str, counts: str) -> None:
-    roster = Roster(tmp_path, Desk(registered, "hospital-a"), 3, {"data": "same"}, 1.0)  # type: ignore[arg-type]
+    roster = Roster(tmp_path, OneClient(registered, "hospital-a"), 3, {"data": "same"}, 1.0)  # type: ignore[arg-type]
     roster.refresh()
     assert [member.name for member in roster.members.values()] == [counts]
     assert list(read_roster(tmp_path)[1]) == [counts]

@@ -27,7 +27,7 @@ from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.identity import refuse_other_run
 from fedfeat.runs.server_app import ERROR_FILE, SERVER_LOG
 
-WATCH_SECONDS = 0.3
+WATCH_SECONDS = 0.5
 MOST_FAILURES = 3  # Flower runs in a row that ended without a single new event
 
 

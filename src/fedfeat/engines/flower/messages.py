@@ -37,9 +37,8 @@ CANNOT_RUN = {ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.INVALID_FAB}
 HINT = "; install the same versions of fedfeat and flwr on all machines"
 
 TESTED_VERSIONS = ("1.41.0", "1.42.0")  # of Flower, with which its private parts may be used
-SHORTEST_WAIT = 0.05  # seconds between two looks for a message or its parts
 # A message is announced before its parts have arrived. Flower then waits one second, and two before the next try.
-pull_quickly = partial(pull_objects, initial_backoff=SHORTEST_WAIT, backoff_cap=0.4, max_tries_per_object=100_000)
+pull_quickly = partial(pull_objects, initial_backoff=0.05, backoff_cap=0.4, max_tries_per_object=100_000)
 
 Header = dict[str, Any]  # plain values, sent as JSON
 

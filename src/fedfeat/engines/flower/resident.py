@@ -38,9 +38,9 @@ from flwr.supernode.fleet_http_connection import http_request_response
 from fedfeat.core.errors import FedfeatError
 from fedfeat.engines.flower.app import make_client, reply_to, show_log
 from fedfeat.engines.flower.client import FederationClient
-from fedfeat.engines.flower.messages import ASK, HELLO, SHORTEST_WAIT, is_tested_version, pull_quickly
+from fedfeat.engines.flower.messages import ASK, HELLO, is_tested_version, pull_quickly
 
-LONGEST_WAIT = 2.0  # seconds between two looks for messages
+SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0  # seconds between two looks for messages; each costs the SuperLink a request
 log = logging.getLogger("fedfeat.client")
 
 
@@ -72,8 +72,8 @@ def stay(client: FederationClient, server: str, ca: Path | None, key: Path | Non
 
 
 def poll_wait(idle: float) -> float:
-    """Return how long to wait before the next look: a twentieth of the time since the last message."""
-    return min(max(idle / 20, SHORTEST_WAIT), LONGEST_WAIT)
+    """Return how long to wait before the next look: a tenth of the time since the last message."""
+    return min(max(idle / 10, SHORTEST_WAIT), LONGEST_WAIT)
 
 
 def take_one(connection: Connection, client: FederationClient) -> bool:
