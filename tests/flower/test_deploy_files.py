@@ -54,8 +54,10 @@ def test_the_container_installs_extras_that_exist_from_files_that_exist() -> Non
     text = (ROOT / "deploy" / "Containerfile").read_text()
     extras = re.search(r"/source\[([\w,]+)\]", text)
     assert extras is not None
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(extras[1].split(",")) <= set(known)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert set(extras[1].split(",")) <= set(project["project"]["optional-dependencies"])
+    for package in project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]:
+        assert f"COPY {package.split('/')[0]} /source/{package.split('/')[0]}\n" in text, "the wheel needs it"
     for line in re.findall(r"^COPY (.+) \S+$", text, re.MULTILINE):
         for name in line.split():
             assert (ROOT / name).exists(), name
