@@ -94,7 +94,7 @@ def test_the_losses_of_a_step(second_task):
     engine.model.load(start)
     look = engine.method.references[0].start(client, {"weights": start})
     images, labels = client.images.plain(client.samples), client.labels(client.samples)
-    step = take_step(client.network, images, labels, client.seen, references=look(images))
+    step = take_step(client.network, images, labels, client.seen, references=(look,))
     ce, kd = engine.method.active_terms(1)
     assert (ce.name, ce.weight, kd.name, kd.weight) == ("ce", 1.0, "kd", 3.0)
     assert torch.equal(ce.function(step), F.cross_entropy(step.logits[:, 2:], labels - 2))

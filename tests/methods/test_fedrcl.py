@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedfeat.algorithm.step import take_step
-from fedfeat.methods.fedrcl import Pairs, full_contrast, full_relaxation, hard_contrast, hard_relaxation, over_levels
+from fedfeat.methods.fedrcl import Pairs, full_contrast, full_relaxation, hard_contrast, hard_relaxation, over_stages
 from fedfeat.runs.experiment import Experiment
 from toy import toy_config, toy_dataset
 
@@ -182,7 +182,7 @@ def test_the_loss_is_the_mean_over_every_level_of_the_network() -> None:
     assert float(contrast.function(step)) == pytest.approx(expected, rel=1e-6)
     expected = sum(float(hard_relaxation(p, TAU, THRESHOLD)) for p in levels) / 3
     assert float(relaxation.function(step)) == pytest.approx(expected, rel=1e-6)
-    assert float(over_levels(lambda pairs: pairs.cosines.diagonal().mean())(step)) == pytest.approx(1.0)
+    assert float(over_stages(lambda pairs: pairs.cosines.diagonal().mean())(step)) == pytest.approx(1.0)
 
 
 def test_the_two_parts_are_weighted_and_logged_apart() -> None:

@@ -42,7 +42,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Method, Op, Prediction
+from fedfeat.algorithm.method import Method, Op, Prediction, TaskEndStep
 from fedfeat.algorithm.registry import addon
 from fedfeat.algorithm.sent import Sent, final_model
 from fedfeat.algorithm.step import Known, Seen
@@ -79,88 +79,6 @@ class CalibrateSettings(Settings):
     )
 
 
-class Calibration:
-    """Chooses the two numbers at the end of every task; needed after the last one too."""
-
-    after_last = True
-
-    def __init__(self, settings: CalibrateSettings, predict: Prediction | None, has_etf_head: bool) -> None:
-        self.predict = predict
-        self.gammas: Sequence[float] = settings.gammas if isinstance(predict, EnergyCorrection) else (0.0,)
-        self.deltas: Sequence[float] = settings.deltas if has_etf_head else settings.linear_deltas
-        self.where = "calibrate.deltas" if has_etf_head else "calibrate.linear_deltas"
-
-    def ops(self) -> dict[str, Op]:
-        """Clients answer ``count_held_out``."""
-        return {"count_held_out": self.count_held_out}
-
-    def at_task_end(self, task_end: TaskEnd) -> None:
-        """Add up the clients' tables and keep the best pair; without any held-out sample, the paper's correction."""
-        seen, progress = task_end.server.seen, task_end.server.progress
-        progress.numbers.pop(GAMMA, None)
-        progress.numbers.pop(DELTA, None)
-        if seen.num_old == 0:
-            return
-        request: Payload = {"weights": task_end.weights, **progress.numbers}
-        replies = task_end.exchange.gather("count_held_out", {k: dict(request) for k in sorted(task_end.quotas)})
-        tables = [tensor_of(r, "right").cpu() for r in replies.values() if "right" in r]
-        if not tables:
-            _say_nothing_was_chosen()
-            return
-        totals = torch.stack([tensor_of(r, "held_out") for r in replies.values() if "right" in r]).sum(dim=0).tolist()
-        choice = choose(
-            torch.stack(tables).sum(dim=0),
-            (totals[0], totals[1]),
-            num_old=seen.num_old,
-            num_new=seen.num_classes - seen.num_old,
-            gammas=self.gammas,
-            deltas=self.deltas,
-        )
-        if choice is None:
-            _say_nothing_was_chosen()
-        else:
-            progress.numbers[GAMMA], progress.numbers[DELTA] = choice
-            self._say_if_larger_ones_may_be_better(choice[1])
-
-    def _say_if_larger_ones_may_be_better(self, delta: float) -> None:
-        if len(self.deltas) > 1 and delta == max(self.deltas):
-            warnings.warn(
-                f"calibrate: {delta:g} is the largest offset that was tried, and the best; "
-                f"larger ones may do more: see {self.where}",
-                stacklevel=3,
-            )
-
-    def count_held_out(self, client: Client, request: Payload) -> Payload:
-        """Client: two counts per grid point and two totals; no image, feature or label leaves."""
-        held_out = client.held_out
-        if len(held_out) == 0:
-            return {}
-        client.model.load(tensor_of(request, "weights"))
-        known = Known({k: float(v) for k, v in request.items() if isinstance(v, int | float)}, {})
-        seen = Seen(client.task, client.num_old, client.num_classes)
-        plain, corrected = self._logits(client, held_out, seen, known)
-        labels = client.labels(held_out)
-        right = count_right(plain, corrected, labels, num_old=client.num_old, gammas=self.gammas, deltas=self.deltas)
-        old = int((labels < client.num_old).sum())
-        return {"right": right, "held_out": torch.tensor([old, len(labels) - old], dtype=torch.int32)}
-
-    @torch.no_grad()
-    def _logits(self, client: Client, indices: Tensor, seen: Seen, known: Known) -> tuple[Tensor, Tensor]:
-        network = client.network.eval()
-        pairs = []
-        for batch in torch.split(indices, client.settings.batch):
-            outputs = network(client.images.plain(batch))
-            pairs.append(_both(self.predict, network, outputs, seen, known))
-        return torch.cat([p for p, _ in pairs]), torch.cat([c for _, c in pairs])
-
-
-def _say_nothing_was_chosen() -> None:
-    warnings.warn(
-        "calibrate: no client could hold out samples of old and new classes; the prediction stays as it is",
-        stacklevel=3,
-    )
-
-
 class CalibratedPrediction(Prediction):
     """The prediction with the chosen strengths; the method's own correction until something was chosen."""
 
@@ -176,19 +94,6 @@ class CalibratedPrediction(Prediction):
             return corrected
         gamma, delta = known.numbers[GAMMA], known.numbers[DELTA]
         return calibrated(plain, corrected, num_old=seen.num_old, gamma=gamma, delta=delta)
-
-
-def _both(
-    predict: Prediction | None, network: Network, outputs: Outputs, seen: Seen, known: Known
-) -> tuple[Tensor, Tensor]:
-    """Return logits without and with the method's own correction, in the same units."""
-    if isinstance(network.head, ETFHead):
-        plain = network.head.cosine(outputs.features.float())
-    else:
-        plain = outputs.logits.float()
-    if predict is None:
-        return plain, plain
-    return plain, predict(network, outputs, seen, known)
 
 
 @addon(
@@ -226,4 +131,99 @@ def calibrate(method: Method, settings: CalibrateSettings) -> Method:
         task_end=(*method.task_end, Calibration(settings, method.predict, method.has_etf_head)),
         predict=CalibratedPrediction(method.predict),
         variants={**method.variants, **({"before calibration": method.predict} if method.predict else {})},
+    )
+
+
+class Calibration(TaskEndStep):
+    """Chooses the two numbers at the end of every task; needed after the last one too."""
+
+    after_last = True
+
+    def __init__(self, settings: CalibrateSettings, predict: Prediction | None, has_etf_head: bool) -> None:
+        self.predict = predict
+        self.gammas: Sequence[float] = settings.gammas if isinstance(predict, EnergyCorrection) else (0.0,)
+        self.deltas: Sequence[float] = settings.deltas if has_etf_head else settings.linear_deltas
+        self.where = "calibrate.deltas" if has_etf_head else "calibrate.linear_deltas"
+
+    def ops(self) -> dict[str, Op]:
+        """Clients answer ``count_held_out``."""
+        return {"count_held_out": self.count_held_out}
+
+    def count_held_out(self, client: Client, request: Payload) -> Payload:
+        """Client: two counts per grid point and two totals; no image, feature or label leaves."""
+        held_out = client.held_out
+        if len(held_out) == 0:
+            return {}
+        client.model.load(tensor_of(request, "weights"))
+        known = Known({k: float(v) for k, v in request.items() if isinstance(v, int | float)}, {})
+        seen = Seen(client.task, client.num_old, client.num_classes)
+        plain, corrected = self._logits(client, held_out, seen, known)
+        labels = client.labels(held_out)
+        right = count_right(plain, corrected, labels, num_old=client.num_old, gammas=self.gammas, deltas=self.deltas)
+        old = int((labels < client.num_old).sum())
+        return {"right": right, "held_out": torch.tensor([old, len(labels) - old], dtype=torch.int32)}
+
+    @torch.no_grad()
+    def _logits(self, client: Client, indices: Tensor, seen: Seen, known: Known) -> tuple[Tensor, Tensor]:
+        network = client.network.eval()
+        pairs = []
+        for batch in torch.split(indices, client.settings.batch):
+            outputs = network(client.images.plain(batch))
+            pairs.append(_both(self.predict, network, outputs, seen, known))
+        return torch.cat([p for p, _ in pairs]), torch.cat([c for _, c in pairs])
+
+    def at_task_end(self, task_end: TaskEnd) -> None:
+        """Server: add up the tables and keep the best pair; without any held-out sample, the paper's correction."""
+        seen, progress = task_end.server.seen, task_end.server.progress
+        progress.numbers.pop(GAMMA, None)
+        progress.numbers.pop(DELTA, None)
+        if seen.num_old == 0:
+            return
+        request: Payload = {"weights": task_end.weights, **progress.numbers}
+        replies = task_end.exchange.gather("count_held_out", {k: dict(request) for k in sorted(task_end.quotas)})
+        tables = [tensor_of(r, "right").cpu() for r in replies.values() if "right" in r]
+        if not tables:
+            _say_nothing_was_chosen()
+            return
+        totals = torch.stack([tensor_of(r, "held_out") for r in replies.values() if "right" in r]).sum(dim=0).tolist()
+        choice = choose(
+            torch.stack(tables).sum(dim=0),
+            (totals[0], totals[1]),
+            num_old=seen.num_old,
+            num_new=seen.num_classes - seen.num_old,
+            gammas=self.gammas,
+            deltas=self.deltas,
+        )
+        if choice is None:
+            _say_nothing_was_chosen()
+        else:
+            progress.numbers[GAMMA], progress.numbers[DELTA] = choice
+            self._say_if_larger_ones_may_be_better(choice[1])
+
+    def _say_if_larger_ones_may_be_better(self, delta: float) -> None:
+        if len(self.deltas) > 1 and delta == max(self.deltas):
+            warnings.warn(
+                f"calibrate: {delta:g} is the largest offset that was tried, and the best; "
+                f"larger ones may do more: see {self.where}",
+                stacklevel=3,
+            )
+
+
+def _both(
+    predict: Prediction | None, network: Network, outputs: Outputs, seen: Seen, known: Known
+) -> tuple[Tensor, Tensor]:
+    """Return logits without and with the method's own correction, in the same units."""
+    if isinstance(network.head, ETFHead):
+        plain = network.head.cosine(outputs.features.float())
+    else:
+        plain = outputs.logits.float()
+    if predict is None:
+        return plain, plain
+    return plain, predict(network, outputs, seen, known)
+
+
+def _say_nothing_was_chosen() -> None:
+    warnings.warn(
+        "calibrate: no client could hold out samples of old and new classes; the prediction stays as it is",
+        stacklevel=3,
     )

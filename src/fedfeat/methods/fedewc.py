@@ -39,7 +39,15 @@ from torch import Tensor
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.losses import cross_entropy, quadratic_pull
-from fedfeat.algorithm.method import NEW_CLASS_CROSS_ENTROPY, Capturable, Method, Op, PenaltyGradient
+from fedfeat.algorithm.method import (
+    NEW_CLASS_CROSS_ENTROPY,
+    Capturable,
+    Method,
+    Op,
+    Penalty,
+    PenaltyGradient,
+    TaskEndStep,
+)
 from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.sent import PREVIOUS_MODEL, Sent, final_model
 from fedfeat.algorithm.task_end import TaskEnd
@@ -109,7 +117,7 @@ def fedewc(settings: FedEWCSettings) -> Method:
     )
 
 
-class Consolidation:
+class Consolidation(Penalty):
     """The quadratic pull to the previous task's final model; rows of new classes are free."""
 
     name = "ewc"
@@ -126,10 +134,8 @@ class Consolidation:
         return Capturable(partial(quadratic_pull, weight=self.weight), (anchor, fisher))
 
 
-class FisherMerge:
+class FisherMerge(TaskEndStep):
     """End of a task: clients measure, the server merges over clients and tasks; all get the outcome once."""
-
-    after_last = False
 
     def __init__(self, fisher_max: float) -> None:
         self.fisher_max = fisher_max

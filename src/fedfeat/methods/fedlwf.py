@@ -28,7 +28,7 @@ from torch import Tensor
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.losses import soft_cross_entropy
-from fedfeat.algorithm.method import NEW_CLASS_CROSS_ENTROPY, Capturable, Method, ReferenceFunction
+from fedfeat.algorithm.method import NEW_CLASS_CROSS_ENTROPY, Capturable, Method, Reference, ReferenceFunction
 from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.sent import PREVIOUS_MODEL
 from fedfeat.algorithm.step import LossTerm, Step
@@ -64,7 +64,7 @@ def fedlwf(settings: FedLwFSettings) -> Method:
     )
 
 
-class PreviousModel:
+class PreviousModel(Reference):
     """The previous task's final model as a teacher: in evaluation mode, so that new images do not move it."""
 
     def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
@@ -74,7 +74,7 @@ class PreviousModel:
         teacher = client.frozen("teacher", client.shared["previous_model"], client.task - 1)
 
         @torch.no_grad()
-        def look(images: Tensor) -> dict[str, Tensor]:
+        def teach(images: Tensor) -> dict[str, Tensor]:
             return {TEACHER_LOGITS: teacher(images).logits}
 
-        return Capturable(look)
+        return Capturable(teach)

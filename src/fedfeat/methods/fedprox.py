@@ -22,7 +22,7 @@ from functools import partial
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.losses import quadratic_pull
-from fedfeat.algorithm.method import Capturable, Method, PenaltyGradient
+from fedfeat.algorithm.method import Capturable, Method, Penalty, PenaltyGradient
 from fedfeat.algorithm.registry import addon
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.core.settings import Settings, setting
@@ -47,7 +47,7 @@ def fedprox(method: Method, settings: FedProxSettings) -> Method:
     return replace(method, penalties=(*method.penalties, Proximity(settings.mu)))
 
 
-class Proximity:
+class Proximity(Penalty):
     """``mu / 2 ||w - w_global||^2`` over everything that is trained."""
 
     name = "prox"

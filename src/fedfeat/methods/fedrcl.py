@@ -81,8 +81,31 @@ class FedRCLSettings(Settings):
     )
 
 
+@addon("fedrcl", FedRCLSettings, examples=("fedcbdr+fedrcl",))
+def fedrcl(method: Method, settings: FedRCLSettings) -> Method:
+    """FedRCL: contrast classes at every stage of the network, relaxed where a class is already tight."""
+    tau, threshold = settings.tau, settings.threshold
+    if settings.variant == "hard":
+        contrast = over_stages(lambda pairs: hard_contrast(pairs, tau, settings.negatives))
+        relaxation = over_stages(lambda pairs: hard_relaxation(pairs, tau, threshold))
+    else:
+        contrast = over_stages(lambda pairs: full_contrast(pairs, tau))
+        relaxation = over_stages(lambda pairs: full_relaxation(pairs, tau, threshold))
+    clips = [c for c in (method.grad_clip, settings.grad_clip) if isinstance(c, int | float)]
+    return replace(
+        method,
+        terms=(
+            *method.terms,
+            LossTerm("rcl", contrast, settings.alpha),
+            LossTerm("rcl_relaxation", relaxation, settings.beta),
+        ),
+        wants_intermediate=True,
+        grad_clip=min(clips, default=None),
+    )
+
+
 class Pairs:
-    """Cosines between the samples of a batch at one level, [B, B], and which pairs are of one class.
+    """Cosines between the samples of a batch at one stage, [B, B], and which pairs are of one class.
 
     Masks stand in for lists of positives and negatives, so shapes depend on the batch size alone.
     """
@@ -143,29 +166,6 @@ def _mean_of_paired(per_sample: Tensor, pairs: Pairs) -> Tensor:
     return (per_sample * paired).sum() / paired.sum().clamp(min=1)
 
 
-def over_levels(loss: Callable[[Pairs], Tensor]) -> Callable[[Step], Tensor]:
-    """Return the mean of a loss over all levels of the network as a function of a step."""
-    return lambda step: torch.stack([loss(Pairs(level, step.labels)) for level in step.intermediate]).mean()
-
-
-@addon("fedrcl", FedRCLSettings, examples=("fedcbdr+fedrcl",))
-def fedrcl(method: Method, settings: FedRCLSettings) -> Method:
-    """FedRCL: contrast classes at every level of the network, relaxed where a class is already tight."""
-    tau, threshold = settings.tau, settings.threshold
-    if settings.variant == "hard":
-        contrast = over_levels(lambda pairs: hard_contrast(pairs, tau, settings.negatives))
-        relaxation = over_levels(lambda pairs: hard_relaxation(pairs, tau, threshold))
-    else:
-        contrast = over_levels(lambda pairs: full_contrast(pairs, tau))
-        relaxation = over_levels(lambda pairs: full_relaxation(pairs, tau, threshold))
-    clips = [c for c in (method.grad_clip, settings.grad_clip) if isinstance(c, int | float)]
-    return replace(
-        method,
-        terms=(
-            *method.terms,
-            LossTerm("rcl", contrast, settings.alpha),
-            LossTerm("rcl_relaxation", relaxation, settings.beta),
-        ),
-        wants_intermediate=True,
-        grad_clip=min(clips, default=None),
-    )
+def over_stages(loss: Callable[[Pairs], Tensor]) -> Callable[[Step], Tensor]:
+    """Return the mean of a loss over all stages of the network as a function of a step."""
+    return lambda step: torch.stack([loss(Pairs(features, step.labels)) for features in step.intermediate]).mean()

@@ -36,7 +36,15 @@ from torch import Tensor
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.losses import pull_to_global, quadratic_pull
-from fedfeat.algorithm.method import NEW_CLASS_CROSS_ENTROPY, Capturable, Method, Op, PenaltyGradient
+from fedfeat.algorithm.method import (
+    NEW_CLASS_CROSS_ENTROPY,
+    Capturable,
+    Method,
+    Op,
+    Penalty,
+    PenaltyGradient,
+    TaskEndStep,
+)
 from fedfeat.algorithm.registry import base
 from fedfeat.algorithm.sent import PREVIOUS_MODEL, final_model
 from fedfeat.algorithm.step import take_step
@@ -99,7 +107,7 @@ def fedssi(settings: FedSSISettings) -> Method:
     )
 
 
-class ImportancePull:
+class ImportancePull(Penalty):
     """The quadratic pull to the previous task's final model, by the client's own importances."""
 
     name = "ssi"
@@ -114,9 +122,9 @@ class ImportancePull:
         kept = client.recall(IMPORTANCE)
         importance = torch.zeros_like(client.model.weights) if kept is None else kept
         anchor = client.model.widened(client.shared["previous_model"], client.num_old)
-        return Capturable(self._push, (anchor, importance))
+        return Capturable(self._pull, (anchor, importance))
 
-    def _push(self, weights: Tensor, gradient: Tensor, anchor: Tensor, importance: Tensor) -> Tensor:
+    def _pull(self, weights: Tensor, gradient: Tensor, anchor: Tensor, importance: Tensor) -> Tensor:
         value = quadratic_pull(weights, gradient, anchor, importance, weight=2 * self.settings.alpha)
         # What the data and this penalty ask for together; add-ons come after it and are not cut.
         if self.settings.clip != "none":
@@ -124,10 +132,8 @@ class ImportancePull:
         return value
 
 
-class Surrogate:
+class Surrogate(TaskEndStep):
     """End of a task: each client measures importances on its own; only the final model is sent to it."""
-
-    after_last = False
 
     def __init__(self, settings: FedSSISettings) -> None:
         self.settings = settings
@@ -135,10 +141,6 @@ class Surrogate:
     def ops(self) -> dict[str, Op]:
         """Clients answer ``surrogate``."""
         return {"surrogate": self.measure}
-
-    def at_task_end(self, task_end: TaskEnd) -> None:
-        """Send the final model to every present client."""
-        task_end.exchange.gather("surrogate", task_end.final_model())
 
     def measure(self, client: Client, request: Payload) -> Payload:
         """Client: train the surrogate, and add what its parameters contributed to their importance."""
@@ -165,6 +167,10 @@ class Surrogate:
                 loss.backward()  # type: ignore[no-untyped-call]
                 surrogate_step(model.weights, model.gradient, anchor, contribution, pull=pull, lr=settings.lr)
         return contribution
+
+    def at_task_end(self, task_end: TaskEnd) -> None:
+        """Server: send the final model to every present client."""
+        task_end.exchange.gather("surrogate", task_end.final_model())
 
 
 @torch.no_grad()

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Buffers, Capturable, Method, ReferenceFunction, linear_head
+from fedfeat.algorithm.method import Buffers, Capturable, Method, Reference, ReferenceFunction, Statistic, linear_head
 from fedfeat.algorithm.registry import addon
 from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.core.errors import ConfigError
@@ -70,118 +70,6 @@ class MoonSettings(Settings):
     )
 
 
-def model_contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, tau: float) -> Tensor:
-    """Return the mean of ``-log softmax([cos(z, z_global), cos(z, z_previous), ...] / tau)[0]``, a scalar.
-
-    :param z: [B, d], the only input that gradients should reach.
-    :param z_global: [B, d]
-    :param z_previous: [M, B, d]; with M = 0 there is nothing to tell apart and the loss is exactly 0.
-    """
-    references = torch.cat([z_global[None], z_previous]).float()
-    cosines = F.cosine_similarity(z.float()[None], references, dim=2, eps=1e-8)
-    nearest = torch.zeros(len(z), dtype=torch.long, device=z.device)
-    return F.cross_entropy(cosines.T / tau, nearest)
-
-
-class Past(NamedTuple):
-    """A client's model at the end of some earlier visit, and the task whose layout it has."""
-
-    vector: Tensor
-    task: int
-
-
-def past_models(state: Mapping[str, Value]) -> list[Past]:
-    """Return the models that a client keeps, the oldest first."""
-    places = range(sum(key.startswith(VECTOR) for key in state))
-    return [Past(tensor_of(state, f"{VECTOR}{i}"), int(number_of(state, f"{TASK}{i}"))) for i in places]
-
-
-def remember(state: State, models: Sequence[Past]) -> None:
-    """Keep these models in place of whatever was kept before."""
-    for key in [k for k in state if k.startswith((VECTOR, TASK))]:
-        del state[key]
-    for place, model in enumerate(models):
-        state[f"{VECTOR}{place}"], state[f"{TASK}{place}"] = model
-
-
-def usable(client: Client, settings: MoonSettings) -> list[Past]:
-    """Return the earlier models that count in this task."""
-    models = past_models(client.state)
-    return [m for m in models if m.task == client.task] if settings.reset_prev_at_task else models
-
-
-class FrozenModels:
-    """What the received global model and the client's earlier models make of a batch: [1 + M, B, d]."""
-
-    def __init__(self, settings: MoonSettings) -> None:
-        self.settings = settings
-
-    def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
-        """Load the frozen models; on a client's first visit there is no contrast, and nothing is computed."""
-        past = usable(client, self.settings)
-        if not past:
-            return None
-        # Each vector goes into a network of its own task: the head's later rows play no part in a representation.
-        networks = [client.frozen("moon.global", tensor_of(request, "weights"), client.task)]
-        networks += [client.frozen(f"moon.past.{i}", model.vector, model.task) for i, model in enumerate(past)]
-
-        @torch.no_grad()
-        def look(images: Tensor) -> dict[str, Tensor]:
-            return {MOON: torch.stack([representation(n, n.features(images)) for n in networks])}
-
-        return Capturable(look, kind=tuple(model.task for model in past))
-
-
-class KeepLocalModel:
-    """Put the trained model into the client's state, off the device: there are as many as there are clients."""
-
-    per_step = False
-
-    def __init__(self, settings: MoonSettings) -> None:
-        self.settings = settings
-
-    def start(self, client: Client, request: Payload) -> Buffers:
-        """Nothing is measured."""
-        return {}
-
-    def update(self, network: Network, step: Step, buffers: Buffers) -> None:
-        """Nothing is measured."""
-
-    def finish(self, client: Client, buffers: Buffers) -> Payload:
-        """Drop the oldest model for this one; nothing is sent."""
-        newest = Past(client.model.vector.to("cpu", copy=True), client.task)
-        remember(client.state, [*usable(client, self.settings), newest][-self.settings.models :])
-        return {}
-
-    def reduce(self, replies: Sequence[Payload]) -> dict[str, float]:
-        """Nothing is joined."""
-        return {}
-
-
-def projection(dim: int, out: int) -> nn.Sequential:
-    """Return the published projection: Linear, ReLU, Linear."""
-    return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, out))
-
-
-def representation(network: Network, features: Tensor) -> Tensor:
-    """Return what the contrast compares: the projected features, or the features where nothing projects them."""
-    z: Tensor = network.extras[MOON](features) if MOON in network.extras else features
-    return z
-
-
-class InlineHead(LinearHead):
-    """The released layout: the linear classifier sees the projection instead of the backbone's features."""
-
-    def __init__(self, dim: int, out: int, *, seed: int) -> None:
-        super().__init__(out, seed=seed)
-        self.projection = projection(dim, out)
-
-    def feature(self, pooled: Tensor) -> Tensor:
-        """Return the projected feature, which classifier, contrast and selection all use."""
-        out: Tensor = self.projection(pooled)
-        return out
-
-
 @addon(MOON, MoonSettings, examples=("fedcbdr+moon", "refed+moon"))
 def moon(method: Method, settings: MoonSettings) -> Method:
     """MOON: draw representations to the global model's, away from those of the client's own earlier models."""
@@ -213,3 +101,102 @@ def _with_projection(method: Method, settings: MoonSettings) -> Method:
             "brings its own classifier or layers; take moon.head = 'side'"
         )
     return replace(method, head=lambda dim, seed, num_classes: InlineHead(dim, settings.dim, seed=seed))
+
+
+class FrozenModels(Reference):
+    """What the received global model and the client's earlier models make of a batch: [1 + M, B, d]."""
+
+    def __init__(self, settings: MoonSettings) -> None:
+        self.settings = settings
+
+    def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
+        """Load the frozen models; in a client's first local update there is no contrast, and nothing is computed."""
+        past = usable(client, self.settings)
+        if not past:
+            return None
+        # Each vector goes into a network of its own task: the head's later rows play no part in a representation.
+        networks = [client.frozen("moon.global", tensor_of(request, "weights"), client.task)]
+        networks += [client.frozen(f"moon.past.{i}", model.vector, model.task) for i, model in enumerate(past)]
+
+        @torch.no_grad()
+        def represent(images: Tensor) -> dict[str, Tensor]:
+            return {MOON: torch.stack([representation(n, n.features(images)) for n in networks])}
+
+        return Capturable(represent, kind=tuple(model.task for model in past))
+
+
+class KeepLocalModel(Statistic):
+    """Put the trained model into the client's state, off the device: there are as many as there are clients."""
+
+    def __init__(self, settings: MoonSettings) -> None:
+        self.settings = settings
+
+    def finish(self, client: Client, buffers: Buffers) -> Payload:
+        """Drop the oldest model for this one; nothing is sent."""
+        newest = Past(client.model.vector.to("cpu", copy=True), client.task)
+        remember(client.state, [*usable(client, self.settings), newest][-self.settings.models :])
+        return {}
+
+
+def model_contrast(z: Tensor, z_global: Tensor, z_previous: Tensor, tau: float) -> Tensor:
+    """Return the mean of ``-log softmax([cos(z, z_global), cos(z, z_previous), ...] / tau)[0]``, a scalar.
+
+    :param z: [B, d], the only input that gradients should reach.
+    :param z_global: [B, d]
+    :param z_previous: [M, B, d]; with M = 0 there is nothing to tell apart and the loss is exactly 0.
+    """
+    references = torch.cat([z_global[None], z_previous]).float()
+    cosines = F.cosine_similarity(z.float()[None], references, dim=2, eps=1e-8)
+    nearest = torch.zeros(len(z), dtype=torch.long, device=z.device)
+    return F.cross_entropy(cosines.T / tau, nearest)
+
+
+class Past(NamedTuple):
+    """A client's model at the end of some earlier local update, and the task whose layout it has."""
+
+    vector: Tensor
+    task: int
+
+
+def past_models(state: Mapping[str, Value]) -> list[Past]:
+    """Return the models that a client keeps, the oldest first."""
+    places = range(sum(key.startswith(VECTOR) for key in state))
+    return [Past(tensor_of(state, f"{VECTOR}{i}"), int(number_of(state, f"{TASK}{i}"))) for i in places]
+
+
+def remember(state: State, models: Sequence[Past]) -> None:
+    """Keep these models in place of whatever was kept before."""
+    for key in [k for k in state if k.startswith((VECTOR, TASK))]:
+        del state[key]
+    for place, model in enumerate(models):
+        state[f"{VECTOR}{place}"], state[f"{TASK}{place}"] = model
+
+
+def usable(client: Client, settings: MoonSettings) -> list[Past]:
+    """Return the earlier models that count in this task."""
+    models = past_models(client.state)
+    return [m for m in models if m.task == client.task] if settings.reset_prev_at_task else models
+
+
+def projection(dim: int, out: int) -> nn.Sequential:
+    """Return the published projection: Linear, ReLU, Linear."""
+    return nn.Sequential(nn.Linear(dim, dim), nn.ReLU(), nn.Linear(dim, out))
+
+
+def representation(network: Network, features: Tensor) -> Tensor:
+    """Return what the contrast compares: the projected features, or the features where nothing projects them."""
+    z: Tensor = network.extras[MOON](features) if MOON in network.extras else features
+    return z
+
+
+class InlineHead(LinearHead):
+    """The released layout: the linear classifier sees the projection instead of the backbone's features."""
+
+    def __init__(self, dim: int, out: int, *, seed: int) -> None:
+        super().__init__(out, seed=seed)
+        self.projection = projection(dim, out)
+
+    def feature(self, pooled: Tensor) -> Tensor:
+        """Return the projected feature, which classifier, contrast and selection all use."""
+        out: Tensor = self.projection(pooled)
+        return out

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Method, Op, Prediction
+from fedfeat.algorithm.method import Method, Op, Prediction, TaskEndStep
 from fedfeat.algorithm.registry import NoSettings, addon
 from fedfeat.algorithm.sent import Sent, final_model
 from fedfeat.algorithm.step import Known, Seen
@@ -42,48 +42,6 @@ from fedfeat.models import Network, Outputs
 MEANS = "class_means"  # the server's tensor, [C, d]; a row of zeros for a class that nobody ever held
 SUMS, COUNTS = "class_sums", "class_counts"
 OUT_OF_REACH = -2.0  # below every cosine
-
-
-def unit_sums(batches: Iterable[Tensor], labels: Tensor, num_classes: int) -> Tensor:
-    """Return the sum of L2-normalised features per class, [C, d]; ``batches`` of features follow the labels."""
-    unit = F.normalize(torch.cat(list(batches)).float(), dim=1, eps=1e-8)
-    # A product instead of scattered additions, whose order is not fixed on a GPU.
-    return F.one_hot(labels, num_classes).to(unit).T @ unit
-
-
-def joined_means(sums: Tensor, counts: Tensor, earlier: Tensor | None) -> Tensor:
-    """Return unit class means; a class without a sample keeps its earlier mean, or zeros."""
-    means = F.normalize(sums, dim=1, eps=1e-8)
-    if earlier is None:
-        return means
-    old = F.pad(earlier, (0, 0, 0, len(sums) - len(earlier)))
-    return torch.where((counts > 0)[:, None], means, old)
-
-
-def mean_cosines(features: Tensor, means: Tensor) -> Tensor:
-    """Return cosines of features with class means, [B, C]; a class without a mean is out of reach."""
-    cosines = F.normalize(features.float(), dim=1, eps=1e-8) @ means.T
-    return torch.where((means != 0).any(dim=1), cosines, OUT_OF_REACH)
-
-
-class ClassMeans:
-    """Gathers class means under the model that a task ended with, before exemplars are chosen from the task."""
-
-    after_last = True
-
-    def ops(self) -> dict[str, Op]:
-        """Clients answer ``class_sums``."""
-        return {SUMS: _sum_up}
-
-    def at_task_end(self, task_end: TaskEnd) -> None:
-        """Ask every present client and join the answers in the order of their ids."""
-        replies = task_end.exchange(SUMS, task_end.final_model())
-        held = [(tensor_of(reply, SUMS), tensor_of(reply, COUNTS)) for _, reply in replies if reply]
-        if not held:
-            return
-        sums, counts = (torch.stack(parts).sum(dim=0) for parts in zip(*held, strict=True))
-        known = task_end.server.progress.tensors
-        known[MEANS] = joined_means(sums, counts, known.get(MEANS))
 
 
 class NearestMean(Prediction):
@@ -129,13 +87,55 @@ def ncm(method: Method, settings: NoSettings) -> Method:
     )
 
 
-def _sum_up(client: Client, request: Payload) -> Payload:
-    held = torch.cat([client.samples, client.exemplars])
-    if len(held) == 0:
-        return {}
-    client.model.load(tensor_of(request, "weights"))
-    labels = client.labels(held)
-    return {
-        SUMS: unit_sums(client.features(held), labels, client.num_classes),
-        COUNTS: torch.bincount(labels, minlength=client.num_classes),
-    }
+class ClassMeans(TaskEndStep):
+    """Gathers class means under the model that a task ended with, before exemplars are chosen from the task."""
+
+    after_last = True
+
+    def ops(self) -> dict[str, Op]:
+        """Clients answer ``class_sums``."""
+        return {SUMS: self.sum_up}
+
+    def sum_up(self, client: Client, request: Payload) -> Payload:
+        """Client: add up unit features of what it holds, class by class."""
+        held = torch.cat([client.samples, client.exemplars])
+        if len(held) == 0:
+            return {}
+        client.model.load(tensor_of(request, "weights"))
+        labels = client.labels(held)
+        return {
+            SUMS: unit_sums(client.features(held), labels, client.num_classes),
+            COUNTS: torch.bincount(labels, minlength=client.num_classes),
+        }
+
+    def at_task_end(self, task_end: TaskEnd) -> None:
+        """Server: ask every present client and join the answers in the order of their ids."""
+        replies = task_end.exchange(SUMS, task_end.final_model())
+        held = [(tensor_of(reply, SUMS), tensor_of(reply, COUNTS)) for _, reply in replies if reply]
+        if not held:
+            return
+        sums, counts = (torch.stack(parts).sum(dim=0) for parts in zip(*held, strict=True))
+        known = task_end.server.progress.tensors
+        known[MEANS] = joined_means(sums, counts, known.get(MEANS))
+
+
+def unit_sums(batches: Iterable[Tensor], labels: Tensor, num_classes: int) -> Tensor:
+    """Return the sum of L2-normalised features per class, [C, d]; ``batches`` of features follow the labels."""
+    unit = F.normalize(torch.cat(list(batches)).float(), dim=1, eps=1e-8)
+    # A product instead of scattered additions, whose order is not fixed on a GPU.
+    return F.one_hot(labels, num_classes).to(unit).T @ unit
+
+
+def joined_means(sums: Tensor, counts: Tensor, earlier: Tensor | None) -> Tensor:
+    """Return unit class means; a class without a sample keeps its earlier mean, or zeros."""
+    means = F.normalize(sums, dim=1, eps=1e-8)
+    if earlier is None:
+        return means
+    old = F.pad(earlier, (0, 0, 0, len(sums) - len(earlier)))
+    return torch.where((counts > 0)[:, None], means, old)
+
+
+def mean_cosines(features: Tensor, means: Tensor) -> Tensor:
+    """Return cosines of features with class means, [B, C]; a class without a mean is out of reach."""
+    cosines = F.normalize(features.float(), dim=1, eps=1e-8) @ means.T
+    return torch.where((means != 0).any(dim=1), cosines, OUT_OF_REACH)

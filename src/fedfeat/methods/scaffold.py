@@ -25,14 +25,14 @@ Deviations:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Buffers, Capturable, Method, PenaltyGradient
+from fedfeat.algorithm.method import Buffers, Capturable, Method, Penalty, PenaltyGradient, ServerStep, Statistic
 from fedfeat.algorithm.registry import NoSettings, addon
 from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.server import Server
@@ -67,25 +67,28 @@ def scaffold(method: Method, settings: NoSettings) -> Method:
     )
 
 
-class DriftCorrection:
+class DriftCorrection(Penalty):
     """Adds ``c - c_k`` to every local gradient, before weight decay and momentum see it."""
 
     name = "scaffold"
 
     def start(self, client: Client, request: Payload) -> PenaltyGradient:
-        """Fix the correction of this visit."""
+        """Fix the correction of this local update."""
         correction = tensor_of(request, CONTROL).to(client.device) - own_control(client)
         start = tensor_of(request, "weights")[: client.model.num_trainable].to(client.device)
         return Capturable(corrected, (start, correction))
 
 
-class OwnControl:
-    """The client's control variate: moved after each visit to the average gradient along it (option II)."""
+class OwnControl(Statistic):
+    """The client's control variate: moved after each local update to the average gradient along it (option II)."""
 
-    per_step = True
+    @property
+    def per_step(self) -> bool:
+        """Steps are counted."""
+        return True
 
     def start(self, client: Client, request: Payload) -> Buffers:
-        """Note where the visit starts."""
+        """Note where the local update starts."""
         return {
             "weights": tensor_of(request, "weights")[: client.model.num_trainable].to(client.device),
             "control": tensor_of(request, CONTROL).to(client.device),
@@ -104,12 +107,8 @@ class OwnControl:
         client.remember(CONTROL, own_control(client) + change)
         return {CHANGE: change}
 
-    def reduce(self, replies: Sequence[Payload]) -> dict[str, float]:
-        """Keep no number."""
-        return {}
 
-
-class ServerControl:
+class ServerControl(ServerStep):
     """The server's control variate: the mean over all registered clients, those at zero included."""
 
     def broadcast(self, server: Server) -> Payload:
@@ -131,7 +130,7 @@ class ServerControl:
 
 
 def own_control(client: Client) -> Tensor:
-    """Return a client's control variate in today's layout; zero before its first visit."""
+    """Return a client's control variate in today's layout; zero before its first local update."""
     control = client.recall(CONTROL)
     return torch.zeros_like(client.model.weights) if control is None else control
 

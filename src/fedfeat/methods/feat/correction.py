@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import Buffers, Prediction
+from fedfeat.algorithm.method import Buffers, Prediction, Statistic
 from fedfeat.algorithm.step import Known, Seen, Step
 from fedfeat.core.payload import Payload, number_of
 from fedfeat.geometry import Energies, egc_correct, ema, group_energies, weighted_mean
@@ -24,7 +24,7 @@ def _etf(network: Network) -> ETFHead:
     return network.head
 
 
-class EnergyPrior:
+class EnergyPrior(Statistic):
     """Head and tail energies of exemplars of old classes: three numbers per client and round."""
 
     def __init__(self, settings: EGCSettings) -> None:

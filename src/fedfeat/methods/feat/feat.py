@@ -83,21 +83,21 @@ def etf(method: Method, settings: FeatSettings) -> Method:
         )
 
     def head(dim: int, seed: int, num_classes: int) -> ETFHead:
-        frame = settings.etf
-        if frame.max_classes is not None and frame.max_classes < num_classes:
+        etf = settings.etf
+        if etf.max_classes is not None and etf.max_classes < num_classes:
             raise ConfigError(
-                f"feat.etf.max_classes: {frame.max_classes} prototypes are too few for {num_classes} classes; "
+                f"feat.etf.max_classes: {etf.max_classes} prototypes are too few for {num_classes} classes; "
                 "raise it, or leave it out for as many as there are"
             )
         return ETFHead(
             dim,
-            seed=seed if frame.seed is None else frame.seed,
-            growth=frame.growth,
-            basis=frame.basis,
+            seed=seed if etf.seed is None else etf.seed,
+            growth=etf.growth,
+            basis=etf.basis,
             logits=settings.logits,
             scale=settings.logit_scale,
             feature_layer=settings.feature_head,
-            max_classes=frame.max_classes or num_classes,
+            max_classes=etf.max_classes or num_classes,
         )
 
     # A replay base's own loss gives way to plain cross-entropy; exemplar-free bases keep their masked one.
