@@ -190,6 +190,7 @@ def test_a_folder_where_a_file_is_to_be(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
 
 
+@pytest.mark.processes
 def test_a_real_process_exits_with_two(toy: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedfeat", "run", str(toy), "--set", "method=nope", "--out", str(tmp_path / "r")]
     done = subprocess.run(command, capture_output=True, text=True)

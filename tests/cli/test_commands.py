@@ -26,11 +26,13 @@ def imported_by(*arguments: str) -> set[str]:
     return set(done.stdout.splitlines()[-1].split())
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
 def test_help_and_version_need_neither_torch_nor_numpy(arguments: list[str]) -> None:
     assert not {"torch", "numpy", "pydantic", "fedfeat_reproduction"} & imported_by(*arguments)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("arguments", [["data", "list"], ["list", "datasets"]])
 def test_data_sets_are_listed_without_torch(arguments: list[str]) -> None:
     assert "torch" not in imported_by(*arguments)

@@ -144,6 +144,7 @@ def _load_in_process(path: Path, barrier, queue) -> None:
     queue.put(fingerprint(load(path)))
 
 
+@pytest.mark.processes
 def test_processes_that_start_together(own: Path, data_home: Path):
     context = multiprocessing.get_context("fork")
     barrier, queue = context.Barrier(4), context.Queue()

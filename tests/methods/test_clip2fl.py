@@ -62,6 +62,7 @@ def run(tmp_path, cache, *, method=METHOD, clip2fl=None, **changes):
 # In a run.
 
 
+@pytest.mark.slow
 def test_it_keeps_the_contract_of_all_methods(cache, tmp_path, monkeypatch):
     def config(method, **changes):
         path = cache.with_name("npz.safetensors") if "data" in changes else cache

@@ -171,6 +171,7 @@ def test_in_the_first_task_the_losses_have_their_plain_weight():
     assert bound.function(step).item() == pytest.approx(bounding_loss(mapped, anchors[labels], 0.015).item())
 
 
+@pytest.mark.slow
 def test_features_are_pulled_towards_their_anchors(tmp_path):
     run_toy(tmp_path, "lander", train={"rounds": 15}, scenario={"tasks": 2})
     rounds = [e for e in RunFolder.open(tmp_path / "lander").events() if e["event"] == "round"]
@@ -178,6 +179,7 @@ def test_features_are_pulled_towards_their_anchors(tmp_path):
     assert bounds[-1] < 0.5 * bounds[0]
 
 
+@pytest.mark.slow
 def test_other_anchors_give_another_model(tmp_path):
     plain = run_toy(tmp_path / "a", "lander")
     toy = {"generation": {"rounds": 2, "batch": 8, "steps": 2, "warmup": 1, "student_steps": 2}, "batch": 8}

@@ -158,6 +158,7 @@ def test_a_single_client_does_not_drift(tmp_path):
     assert ours.weights == run_toy(tmp_path, "finetune", **changes).weights
 
 
+@pytest.mark.slow
 def test_control_variates_stay_bounded_with_momentum(tmp_path):
     """Dividing by the number of steps alone lets them grow without end."""
     train = {"rounds": 10, "local_epochs": 4, "momentum": 0.9}

@@ -152,6 +152,7 @@ def test_the_global_model_is_untouched_by_the_boundary(tmp_path: Path, method):
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
+@pytest.mark.slow
 def test_the_old_model_is_kept_better_than_by_finetuning(tmp_path: Path):
     generation = {"rounds": 6, "batch": 32, "steps": 10, "warmup": 6, "one_hot": 5.0, "batch_norm": 1.0}
     changes = {"scenario": {"tasks": 2, "clients": 2, "beta": 100.0}, "train": {"rounds": 5}}

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.usefixtures("elsewhere")
 SHORT = ("--quick", "--only", "momentum", "--set", "train.rounds=1", "--set", "scenario.tasks=2")
 
 
+@pytest.mark.slow
 def test_a_choice_is_run_once_shown_and_recorded(elsewhere: Path) -> None:
     first = paper("run", "choices", *SHORT, "--record", "quick.json")
     assert first.exit_code == 0
@@ -45,6 +46,7 @@ def test_a_choice_is_run_once_shown_and_recorded(elsewhere: Path) -> None:
     assert kept.effects[0].pairs[0].varied.plain == varied["final_accuracy_uncorrected"]
 
 
+@pytest.mark.slow
 def test_other_settings_of_the_same_folder_are_not_shown(elsewhere: Path) -> None:
     assert paper("run", "choices", *SHORT).exit_code == 0
     shown = list(csv.DictReader(paper("show", "choices", "--quick", "--format", "csv").stdout.splitlines()))

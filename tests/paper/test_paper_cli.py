@@ -24,6 +24,7 @@ def test_list_names_tables_and_figures() -> None:
     assert all(name in text for name in [*names, *(f"figure-{n}" for n in range(3, 11))])
 
 
+@pytest.mark.slow
 def test_quick_runs_show_their_figures_and_are_not_run_again(elsewhere: Path) -> None:
     only = ("table-ablation", "--only", "cifar10-3,beta0.5", "--quick", "--set", "train.rounds=1")
     changed = paper("run", *only)
@@ -43,6 +44,7 @@ def _rows(*arguments: str) -> list[dict[str, str]]:
     return list(csv.DictReader(paper(*arguments, "--format", "csv").stdout.splitlines()))
 
 
+@pytest.mark.slow
 def test_run_show_and_record_one_cell(elsewhere: Path) -> None:
     cell = ("--only", "cifar10-3,beta0.5,fedcbdr+etf", "--quick")
     run = paper("run", "table-ablation", *cell)

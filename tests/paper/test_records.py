@@ -97,6 +97,7 @@ def test_a_damaged_record_is_refused_by_field(
         read_records(tmp_path)
 
 
+@pytest.mark.processes
 def test_records_and_the_store_need_no_package_of_the_command_line() -> None:
     """A machine with a card may have PyTorch and little else."""
     code = (

@@ -47,6 +47,7 @@ def test_the_document_shows_the_whole_example() -> None:
     assert len(EXAMPLE.read_text().splitlines()) < 70
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_commands_of_the_document_run_on_digits(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +103,7 @@ def same_outcome(folder: Path) -> bool:
     return whole == run and contract.final_weights(folder / "whole") == contract.final_weights(folder / "run")
 
 
+@pytest.mark.processes
 def test_a_new_process_resumes_without_being_told_of_the_plugin(interrupted: Path) -> None:
     command = [sys.executable, "-m", "fedfeat", "resume", str(interrupted / "run")]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/")
@@ -126,6 +128,7 @@ def test_a_changed_plugin_is_refused_also_with_another_checksum(interrupted: Pat
         resume(interrupted / "run")
 
 
+@pytest.mark.processes
 def test_a_mistake_in_a_plugin_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("import torch\n\ntorch.nosuch\n")
     command = ["run", "digits", "--plugin", "bad.py", "--out", "run"]
@@ -136,6 +139,7 @@ def test_a_mistake_in_a_plugin_is_one_line_and_exit_code_two(tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_the_example_holds_to_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load_plugins([str(EXAMPLE)], ROOT, reserved=())
     monkeypatch.setattr(contract, "toy_config", _config_with_example)

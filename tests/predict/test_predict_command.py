@@ -102,6 +102,7 @@ def test_a_bad_picture_is_named_and_the_others_go_on(place: Path, tmp_path: Path
     assert "not an image" in only_bad.output
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -90,6 +90,7 @@ def test_random_orthogonal_rows_are_orthogonal_and_old_ones_stay():
         encode("random_orthogonal", dim=5)
 
 
+@pytest.mark.processes
 def test_other_processes_get_the_same_bytes():
     code = (
         "import hashlib; from fedfeat.methods.class_names import *; "

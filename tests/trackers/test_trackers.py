@@ -130,6 +130,7 @@ def test_tensorboard_goes_on_after_a_resume_without_doubling(tmp_path: Path) -> 
     assert [e.step for e in events.Scalars("round/lr")] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_wandb_holds_every_number_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("wandb")
     monkeypatch.delenv("WANDB_MODE", raising=False)
@@ -142,6 +143,7 @@ def test_wandb_holds_every_number_offline(tmp_path: Path, monkeypatch: pytest.Mo
     assert len({part.name for part in parts}) == 1  # two parts of one run, which 'wandb sync' joins by this id
 
 
+@pytest.mark.slow
 def test_mlflow_holds_every_number_in_one_run(tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")

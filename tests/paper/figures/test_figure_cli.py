@@ -25,6 +25,7 @@ def command(*arguments: str) -> str:
     return result.output
 
 
+@pytest.mark.slow
 def test_run_and_show(tmp_path: Path) -> None:
     out = ["--quick", "--out", str(tmp_path)]
     text = command("run", "figure-10", *out, *FAST)

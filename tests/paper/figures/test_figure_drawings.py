@@ -20,6 +20,8 @@ from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures import FIGURES, FigureOptions, Numbers, draw_again, make_figure, read_figure
 from fedfeat_reproduction.figures.style import COLUMN, FORMATS, PAGE, method_look, method_name, paper_style, plain_name
 
+pytestmark = pytest.mark.slow
+
 MakeRuns = Callable[[str], list[RunOutcome]]
 
 
