@@ -46,8 +46,8 @@ def test_histograms_are_those_of_explicit_projections(network):
     for part in torch.split(torch.arange(300), 77):
         meter.add(features[part], labels[part])
     counts = meter.read().counts
-    frame = network.head.prototypes.numpy().astype(float)
-    for span, prototypes in enumerate((frame[:, 2:], frame[:, :2])):
+    etf = network.head.prototypes.numpy().astype(float)
+    for span, prototypes in enumerate((etf[:, 2:], etf[:, :2])):
         shares = projected_share(features.numpy().astype(float), prototypes)
         for group, mine in enumerate((labels.numpy() < 2, labels.numpy() >= 2)):
             expected = np.histogram(shares[mine], bins=BINS, range=(0, 1))[0]

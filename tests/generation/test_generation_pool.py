@@ -40,7 +40,7 @@ def numbered(count):
     return torch.arange(count, dtype=torch.uint8).view(count, 1, 1, 1).expand(count, 8, 8, 1).contiguous()
 
 
-def levels(batch, images):
+def grey_values(batch, images):
     return torch.round((batch - images.shift) / images.scale).flatten(1)
 
 
@@ -52,21 +52,21 @@ def test_every_pass_visits_an_image_at_most_once_in_batches_of_one_size(count, b
     per_pass = count // size
     batches = endless_batches(numbered(count), batch, images, np.random.default_rng)
     for _ in range(3):
-        seen = torch.cat([levels(b, images)[:, 0] for b in islice(batches, per_pass)])
+        seen = torch.cat([grey_values(b, images)[:, 0] for b in islice(batches, per_pass)])
         assert len(seen) == per_pass * size
         assert len(set(seen.tolist())) == len(seen)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)
 @given(count=st.integers(1, 40), size=st.integers(1, 40), batches=st.integers(1, 9))
-def test_draws_in_one_row_are_those_of_endless_batches(count, size, batches):
+def test_plans_in_one_row_are_those_of_endless_batches(count, size, batches):
     images = device_images(toy_dataset(NO_AUGMENTATION))
     size = min(size, count)
-    drawn = plan_batches(count, size, batches, images.augmentation, np.random.default_rng)
-    assert [len(values) for values in drawn] == [batches * size] * 4
+    plan = plan_batches(count, size, batches, images.augmentation, np.random.default_rng)
+    assert [len(values) for values in plan] == [batches * size] * 4
     one_by_one = islice(endless_batches(numbered(count), size, images, np.random.default_rng), batches)
-    expected = torch.cat([levels(batch, images)[:, 0] for batch in one_by_one])
-    assert torch.equal(levels(images.normalise(numbered(count)[drawn.order].float()), images)[:, 0], expected)
+    expected = torch.cat([grey_values(batch, images)[:, 0] for batch in one_by_one])
+    assert torch.equal(grey_values(images.normalise(numbered(count)[plan.order].float()), images)[:, 0], expected)
 
 
 def test_the_order_is_the_address_and_changes_with_every_pass():
@@ -74,7 +74,7 @@ def test_the_order_is_the_address_and_changes_with_every_pass():
 
     def passes(offset):
         batches = endless_batches(numbered(32), 32, images, lambda n: np.random.default_rng(n + offset))
-        return [levels(b, images)[:, 0].tolist() for b in islice(batches, 2)]
+        return [grey_values(b, images)[:, 0].tolist() for b in islice(batches, 2)]
 
     first = passes(0)
     assert first == passes(0)

@@ -12,9 +12,9 @@ GAMMAS, DELTAS = (0.0, 0.5, 1.0), (0.0, 0.1, 0.4)
 
 
 def cosine_logits(count: int, classes: int, seed: int = 0) -> torch.Tensor:
-    frame = simplex_etf(classes, 32, seed=1)
+    etf = simplex_etf(classes, 32, seed=1)
     features = torch.randn(count, 32, generator=torch.Generator().manual_seed(seed))
-    return torch.nn.functional.normalize(features, dim=1) @ frame
+    return torch.nn.functional.normalize(features, dim=1) @ etf
 
 
 @pytest.mark.parametrize(("classes", "old"), [(10, 8), (10, 6), (20, 4), (11, 10)])

@@ -10,7 +10,7 @@ from torch import Tensor
 from fedfeat.geometry import Energies, egc_correct, egc_gate, group_energies, simplex_etf
 
 SPLITS = [(10, 2), (10, 4), (100, 20), (11, 1)]  # seen classes, classes of the current task
-FRAMES = [(c, h, c) for c, h in SPLITS] + [(10, 4, 11), (20, 10, 100), (90, 10, 100), (11, 1, 50), (5, 4, 64)]
+ETFS = [(c, h, c) for c, h in SPLITS] + [(10, 4, 11), (20, 10, 100), (90, 10, 100), (11, 1, 50), (5, 4, 64)]
 PROPERTY = settings(max_examples=30, deadline=None, derandomize=True)
 
 
@@ -27,12 +27,12 @@ class Geometry(NamedTuple):
         cls,
         num_classes: int,
         num_head: int,
-        frame: int | None = None,
+        etf_size: int | None = None,
         *,
         centered: bool = False,
         dim: int = 128,
     ):
-        w = simplex_etf(frame or num_classes, dim, seed=9).double()[:, :num_classes]
+        w = simplex_etf(etf_size or num_classes, dim, seed=9).double()[:, :num_classes]
         num_old = num_classes - num_head
         return cls(w, num_old, projector(w[:, num_old:], centered), projector(w[:, :num_old], centered))
 
@@ -78,29 +78,29 @@ def published_correction(x: Tensor, geometry: Geometry, gate: Tensor, tail_boost
     return corrected @ geometry.w
 
 
-@pytest.mark.parametrize(("num_classes", "num_head", "frame"), FRAMES)
+@pytest.mark.parametrize(("num_classes", "num_head", "etf_size"), ETFS)
 @pytest.mark.parametrize("rank_norm", ["minus_one", "true_rank", "none"])
 @pytest.mark.parametrize("subspace", ["span", "centered"])
-def test_energies_from_logits_equal_those_of_projectors(num_classes, num_head, frame, rank_norm, subspace):
-    geometry = Geometry.of(num_classes, num_head, frame, centered=subspace == "centered")
+def test_energies_from_logits_equal_those_of_projectors(num_classes, num_head, etf_size, rank_norm, subspace):
+    geometry = Geometry.of(num_classes, num_head, etf_size, centered=subspace == "centered")
     x = features_near(geometry.w, 40)
     ours = group_energies(
         (x @ geometry.w).float(),
         num_old=geometry.num_old,
         rank_norm=rank_norm,
         subspace=subspace,
-        num_prototypes=frame,
+        num_prototypes=etf_size,
     )
     theirs = published_energies(x, geometry, rank_norm)
     assert torch.allclose(ours.head.double(), theirs.head, atol=1e-5)
     assert torch.allclose(ours.tail.double(), theirs.tail, atol=1e-5)
 
 
-@pytest.mark.parametrize(("num_classes", "num_head", "frame"), FRAMES)
+@pytest.mark.parametrize(("num_classes", "num_head", "etf_size"), ETFS)
 @pytest.mark.parametrize("rank_norm", ["minus_one", "true_rank", "none"])
 @pytest.mark.parametrize("tail_boost", [True, False])
-def test_corrected_logits_equal_those_of_projectors(num_classes, num_head, frame, rank_norm, tail_boost):
-    geometry = Geometry.of(num_classes, num_head, frame)
+def test_corrected_logits_equal_those_of_projectors(num_classes, num_head, etf_size, rank_norm, tail_boost):
+    geometry = Geometry.of(num_classes, num_head, etf_size)
     x = features_near(geometry.w, 60)
     energies = published_energies(x, geometry, rank_norm)
     prior = float(energies.head.median()) * 0.5
@@ -112,7 +112,7 @@ def test_corrected_logits_equal_those_of_projectors(num_classes, num_head, frame
         prior_head=prior,
         rank_norm=rank_norm,
         tail_boost=tail_boost,
-        num_prototypes=frame,
+        num_prototypes=etf_size,
     )
     assert (expected - x @ geometry.w).abs().max() > 1e-2
     assert torch.allclose(ours.double(), expected, atol=1e-5)
@@ -147,14 +147,14 @@ def test_correction_shrinks_head_contrasts_and_stretches_tail_contrasts(num_clas
 @PROPERTY
 @given(
     seed=st.integers(0, 10_000),
-    split=st.sampled_from(FRAMES),
+    split=st.sampled_from(ETFS),
     prior=st.floats(0, 0.5),
     rank_norm=st.sampled_from(["minus_one", "true_rank", "none"]),
     tail_boost=st.booleans(),
 )
 def test_ranking_inside_each_group_never_changes(seed, split, prior, rank_norm, tail_boost):
-    num_classes, num_head, frame = split
-    geometry = Geometry.of(num_classes, num_head, frame)
+    num_classes, num_head, etf_size = split
+    geometry = Geometry.of(num_classes, num_head, etf_size)
     z = features_near(geometry.w, 20, seed).float() @ geometry.w.float()
     corrected = egc_correct(
         z,
@@ -162,7 +162,7 @@ def test_ranking_inside_each_group_never_changes(seed, split, prior, rank_norm, 
         prior_head=prior,
         rank_norm=rank_norm,
         tail_boost=tail_boost,
-        num_prototypes=frame,
+        num_prototypes=etf_size,
     )
     for group in (slice(0, geometry.num_old), slice(geometry.num_old, None)):
         order = z[:, group].argsort(dim=1)
@@ -170,12 +170,12 @@ def test_ranking_inside_each_group_never_changes(seed, split, prior, rank_norm, 
 
 
 @PROPERTY
-@given(seed=st.integers(0, 10_000), split=st.sampled_from(FRAMES), prior=st.floats(0, 2))
+@given(seed=st.integers(0, 10_000), split=st.sampled_from(ETFS), prior=st.floats(0, 2))
 def test_the_gate_lies_between_zero_and_one(seed, split, prior):
-    num_classes, num_head, frame = split
-    geometry = Geometry.of(num_classes, num_head, frame)
+    num_classes, num_head, etf_size = split
+    geometry = Geometry.of(num_classes, num_head, etf_size)
     z = unit_features(20, seed=seed) @ geometry.w
-    gate = egc_gate(group_energies(z, num_old=geometry.num_old, num_prototypes=frame), prior)
+    gate = egc_gate(group_energies(z, num_old=geometry.num_old, num_prototypes=etf_size), prior)
     assert gate.min() >= 0
     assert gate.max() < 1
 

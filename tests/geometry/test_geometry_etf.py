@@ -23,7 +23,7 @@ def test_prototypes_have_norm_one_and_one_common_cosine(num_classes, basis):
     target[target == 0] = -1 / (num_classes - 1)
     assert w.dtype == torch.float32
     assert w.shape == (DIM, num_classes)
-    # The product in double precision: what is bounded is the error of the frame, not that of the product.
+    # The product in double precision: what is bounded is the error of the ETF, not that of the product.
     assert (w.double().T @ w.double() - target).abs().max() < 1e-6
 
 

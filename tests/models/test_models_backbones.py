@@ -140,12 +140,12 @@ def test_intermediate_features_are_pooled_stages_before_their_activation(shape, 
     network.head.grow(3, 0)
     x = torch.randn(2, shape[2], *shape[:2], generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        outputs, levels = network.with_intermediate(x)
+        outputs, intermediate = network.with_intermediate(x)
         plain = network(x)
     assert torch.allclose(outputs.features, plain.features, atol=1e-6)
     assert torch.allclose(outputs.logits, plain.logits, atol=1e-6)
-    assert [level.shape for level in levels] == [(2, width) for width in widths]
-    assert all(level.min() < 0 for level in levels)
+    assert [pooled.shape for pooled in intermediate] == [(2, width) for width in widths]
+    assert all(pooled.min() < 0 for pooled in intermediate)
 
 
 def test_group_norm_keeps_no_running_statistics():

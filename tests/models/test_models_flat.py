@@ -70,11 +70,11 @@ def test_writing_into_the_vector_writes_into_the_network(head):
 
 def test_the_frame_is_no_part_of_the_vector():
     net = network("etf")
-    frame = net.head.prototypes.clone()
+    etf = net.head.prototypes.clone()
     model = FlatModel(net)
     assert "head.prototypes" not in model.layout
     model.vector.zero_()
-    assert torch.equal(net.head.prototypes, frame)
+    assert torch.equal(net.head.prototypes, etf)
 
 
 def test_layout_names_every_entry_in_the_order_of_the_vector():

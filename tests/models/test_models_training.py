@@ -155,12 +155,12 @@ def test_without_any_sample_there_is_no_average(replies):
 def test_replies_are_read_one_at_a_time_and_may_share_one_resident_vector():
     resident = torch.zeros(2)
 
-    def visits():
+    def replies():
         for client, value in enumerate((2.0, 4.0, 9.0)):
             resident.fill_(value)
             yield client, {"samples": 1, "weights": resident}
 
-    result = average(visits(), "uniform")
+    result = average(replies(), "uniform")
     assert torch.equal(result.weights, torch.full((2,), 5.0))
     assert resident[0] == 9.0
 

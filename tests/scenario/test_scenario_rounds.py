@@ -55,7 +55,7 @@ def test_a_round_costs_the_same_with_many_registered_clients():
         return time.perf_counter() - start
 
     seconds(100)
-    assert min(seconds(1_000_000) for _ in range(2)) < 5 * seconds(100)
+    assert min(seconds(200_000) for _ in range(2)) < 5 * seconds(100)
 
 
 def test_a_global_budget_is_shared_with_the_remainder_to_the_lowest_ids(make):

@@ -64,7 +64,7 @@ def test_text_sums_up_many_clients(make):
     assert len(text.splitlines()) < 40
 
 
-@pytest.mark.parametrize(("clients", "tasks"), [(3, 3), (100, 10), (5, 1)])
+@pytest.mark.parametrize(("clients", "tasks"), [(3, 3), (41, 6), (5, 1)])
 def test_picture_is_a_real_picture(make, names, tmp_path, clients, tasks):
     image = pytest.importorskip("matplotlib.image")
     target = tmp_path / "new" / "scenario.png"
@@ -74,7 +74,7 @@ def test_picture_is_a_real_picture(make, names, tmp_path, clients, tasks):
     pixels = image.imread(target)
     assert pixels.shape[0] > 200
     assert pixels.shape[1] > 500
-    colours = np.unique((pixels[..., :3] * 255).astype(np.uint8).reshape(-1, 3), axis=0)
+    colours = np.unique((pixels[..., :3] * 255).astype(np.int64) @ [1 << 16, 1 << 8, 1])
     assert len(colours) > 50
 
 
@@ -88,7 +88,7 @@ def test_class_names_are_not_read_as_formulas(make, tmp_path):
 def test_picture_shows_the_split(make, tmp_path):
     image = pytest.importorskip("matplotlib.image")
     for seed in (1, 2):
-        draw_scenario(make(seed=seed, class_order="natural"), tmp_path / f"{seed}.png")
+        draw_scenario(make(seed=seed, tasks=2, class_order="natural"), tmp_path / f"{seed}.png")
     one, two = (image.imread(tmp_path / f"{seed}.png") for seed in (1, 2))
     assert one.shape != two.shape or np.mean(np.abs(one - two)) > 0.01
 
