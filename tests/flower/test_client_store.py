@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -153,3 +154,29 @@ def test_what_left_is_added_up(tmp_path: Path) -> None:
     for round in range(3):
         commit(store, 0, round, "train")
     assert dict(Store(tmp_path).sent) == {"train/weights": 48}
+
+
+def test_a_store_on_disk_is_read_byte_by_byte(tmp_path: Path) -> None:
+    """What clients have on their disks since the first version: its spelling does not change."""
+
+    def write_object(head: bytes, data: bytes) -> str:
+        content = b"fedfeat1" + len(head).to_bytes(8, "little") + head + data
+        name = hashlib.sha256(content).hexdigest()
+        (tmp_path / "objects").mkdir(exist_ok=True)
+        (tmp_path / "objects" / name).write_bytes(content)
+        return name
+
+    kept = write_object(rb'["[[\"value\", \"int64\", [2]]]", {"int64": 16}]', bytes([3, *[0] * 7, 5, *[0] * 7]))
+    reply = write_object(rb'["[[\"told\", null, \"before\"]]", {}]', b"")
+    after = {"generation": 4, "plain": {"note": "x"}, "tensors": {"kept": kept}}
+    entry = {"place": [1, 0], "op": "train", "request": "r", "reply": reply, "after": after}
+    base = {"generation": 3, "plain": {}, "tensors": {}}
+    journal = {"base": base, "entries": [entry], "sent": {"train/weights": 48}}
+    (tmp_path / "journal.json").write_text(json.dumps(journal, indent=2) + "\n")
+    store = Store(tmp_path)
+    assert (store.task, store.generation, dict(store.sent)) == (1, 4, {"train/weights": 48})
+    assert store.state["note"] == "x"
+    assert torch.equal(store.state["kept"], torch.tensor([3, 5]))  # type: ignore[arg-type]
+    assert told(store, 1, 0, "train") == "before"
+    store._write()
+    assert json.loads((tmp_path / "journal.json").read_text()) == journal

@@ -13,20 +13,20 @@ from hypothesis import strategies as st
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 import h11
-from door import HEAD, PASSES, SMUGGLED, Door, status_of, within_door
+from gateway_server import HEAD, PASSES, SMUGGLED, RunningGateway, status_of, with_gateway
 
 from fedfeat.engines.flower.http_connection import refusal
 
 
 def test_a_client_request_passes_with_its_body_and_answer() -> None:
-    async def scenario(door: Door) -> None:
-        answer = await door.send(PASSES)
+    async def scenario(served: RunningGateway) -> None:
+        answer = await served.send(PASSES)
         assert status_of(answer) == 200
         assert answer.endswith(b"\r\n\r\n5")
-        assert door.behind.requests[0].startswith(b"POST /v1/fleet/pull-messages HTTP/1.1\r\n")
-        assert door.behind.requests[0].endswith(b"\r\n\r\nhello")
+        assert served.behind.requests[0].startswith(b"POST /v1/fleet/pull-messages HTTP/1.1\r\n")
+        assert served.behind.requests[0].endswith(b"\r\n\r\nhello")
 
-    within_door(scenario)
+    with_gateway(scenario)
 
 
 REFUSED_TARGETS = [
@@ -68,24 +68,24 @@ REFUSED_TARGETS = [
 
 @pytest.mark.parametrize("target", REFUSED_TARGETS)
 def test_any_other_target_is_refused_and_nothing_reaches_the_server(target: str) -> None:
-    async def scenario(door: Door) -> None:
+    async def scenario(served: RunningGateway) -> None:
         request = f"POST {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello".encode()
-        assert status_of(await door.send(request)) in (400, 403)
-        assert door.behind.connections == 0
+        assert status_of(await served.send(request)) in (400, 403)
+        assert served.behind.connections == 0
 
-    within_door(scenario)
+    with_gateway(scenario)
 
 
 @pytest.mark.parametrize(
     "method", ["GET", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "HEAD", "CONNECT", "PRI", "post", "POST\t", "X" * 9]
 )
 def test_any_other_method_is_refused(method: str) -> None:
-    async def scenario(door: Door) -> None:
+    async def scenario(served: RunningGateway) -> None:
         request = f"{method} /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n".encode()
-        assert status_of(await door.send(request)) in (400, 403)
-        assert door.behind.connections == 0
+        assert status_of(await served.send(request)) in (400, 403)
+        assert served.behind.connections == 0
 
-    within_door(scenario)
+    with_gateway(scenario)
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,14 @@ def test_any_other_method_is_refused(method: str) -> None:
     ],
 )
 def test_a_request_that_could_be_read_two_ways_is_refused(request_: bytes, statuses: set[int]) -> None:
-    async def scenario(door: Door) -> None:
-        answer = await door.send(request_)
+    async def scenario(served: RunningGateway) -> None:
+        answer = await served.send(request_)
         assert status_of(answer) in statuses
         assert answer.count(b"HTTP/1.1 ") == 1, "the connection must end with the refusal"
         assert b"connection: close" in answer.lower()
-        assert door.behind.connections == 0
+        assert served.behind.connections == 0
 
-    within_door(scenario)
+    with_gateway(scenario)
 
 
 VISIBLE = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E), max_size=12)  # others end in the parser
@@ -142,46 +142,46 @@ def test_only_plain_names_below_fleet_pass(before: str, middle: str, after: str)
 
 
 def test_what_follows_a_refused_request_on_the_same_connection_is_not_read_as_a_request() -> None:
-    async def scenario(door: Door) -> None:
-        answer = await door.send(b"POST /v1/control/x HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" + PASSES)
+    async def scenario(served: RunningGateway) -> None:
+        answer = await served.send(b"POST /v1/control/x HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n" + PASSES)
         assert answer.count(b"HTTP/1.1 ") == 1
-        assert door.behind.requests == []
+        assert served.behind.requests == []
 
-    within_door(scenario)
+    with_gateway(scenario)
 
 
 def test_a_body_that_looks_like_a_request_stays_a_body() -> None:
-    async def scenario(door: Door) -> None:
-        answer = await door.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(SMUGGLED) + SMUGGLED)
+    async def scenario(served: RunningGateway) -> None:
+        answer = await served.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(SMUGGLED) + SMUGGLED)
         assert status_of(answer) == 200
-        assert len(door.behind.requests) == 1
-        assert door.behind.requests[0].endswith(SMUGGLED)
+        assert len(served.behind.requests) == 1
+        assert served.behind.requests[0].endswith(SMUGGLED)
 
-    within_door(scenario)
+    with_gateway(scenario)
 
 
 def test_a_longer_body_than_announced_is_judged_as_the_next_request() -> None:
-    async def scenario(door: Door) -> None:
-        answer = await door.send(HEAD + b"Content-Length: 0\r\n\r\n" + SMUGGLED)
+    async def scenario(served: RunningGateway) -> None:
+        answer = await served.send(HEAD + b"Content-Length: 0\r\n\r\n" + SMUGGLED)
         assert [int(part.split()[0]) for part in answer.split(b"HTTP/1.1 ")[1:]] == [200, 403]
-        assert len(door.behind.requests) == 1
+        assert len(served.behind.requests) == 1
 
-    within_door(scenario)
+    with_gateway(scenario)
 
 
 def test_headers_of_the_connection_are_not_passed_on_and_the_sender_cannot_invent_its_address() -> None:
-    async def scenario(door: Door) -> None:
+    async def scenario(served: RunningGateway) -> None:
         extra = b"Connection: keep-alive\r\nX-Forwarded-For: 6.6.6.6\r\nForwarded: for=6.6.6.6\r\n"
         extra += b"Proxy-Authorization: secret\r\nFlwr-Signature: kept\r\nContent-Length: 0\r\n\r\n"
-        await door.send(HEAD + extra)
-        (request,) = door.behind.requests
+        await served.send(HEAD + extra)
+        (request,) = served.behind.requests
         assert b"6.6.6.6" not in request
         assert b"secret" not in request
         assert b"x-forwarded-for: 127.0.0.1" in request.lower()
         assert b"flwr-signature: kept" in request.lower()
-        assert f"host: 127.0.0.1:{door.behind.port}".encode() in request.lower()
+        assert f"host: 127.0.0.1:{served.behind.port}".encode() in request.lower()
 
-    within_door(scenario)
+    with_gateway(scenario)
 
 
 def mutated(draw: random.Random) -> bytes:
@@ -206,14 +206,14 @@ def mutated(draw: random.Random) -> bytes:
 def test_a_thousand_broken_requests_bring_nothing_through_but_what_may_pass() -> None:
     draw = random.Random(11)
 
-    async def scenario(door: Door) -> None:
+    async def scenario(served: RunningGateway) -> None:
         for _ in range(20):
-            await asyncio.gather(*(door.send(mutated(draw)) for _ in range(50)))
-        assert door.behind.requests, "some mutations are harmless"
-        for request in door.behind.requests:
+            await asyncio.gather(*(served.send(mutated(draw)) for _ in range(50)))
+        assert served.behind.requests, "some mutations are harmless"
+        for request in served.behind.requests:
             line, _, rest = request.partition(b"\r\n")
             assert re.fullmatch(rb"POST /v1/fleet/[a-z]+(-[a-z]+)* HTTP/1.1", line)
             assert rest.lower().partition(b"\r\n\r\n")[0].count(b"content-length:") == 1
-        assert status_of(await door.send(PASSES)) == 200
+        assert status_of(await served.send(PASSES)) == 200
 
-    within_door(scenario, stall_seconds=1.0, header_seconds=1.0)
+    with_gateway(scenario, stall_seconds=1.0, header_seconds=1.0)

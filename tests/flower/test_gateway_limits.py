@@ -9,41 +9,41 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from door import HEAD, PASSES, Behind, Door, door, status_of, within_door
+from gateway_server import HEAD, PASSES, Behind, RunningGateway, served, status_of, with_gateway
 
 
 def test_a_connection_carries_many_requests_and_so_does_the_one_behind() -> None:
-    async def scenario(door: Door) -> None:
-        answer = await door.send(PASSES * 20)
+    async def scenario(served: RunningGateway) -> None:
+        answer = await served.send(PASSES * 20)
         assert answer.count(b"HTTP/1.1 200") == 20
-        assert door.behind.connections == 1
+        assert served.behind.connections == 1
 
-    within_door(scenario)
+    with_gateway(scenario)
 
 
 def test_large_bodies_stream_through_unchanged() -> None:
     body = bytes(range(256)) * (20 << 12)
 
-    async def scenario(door: Door) -> None:
-        answer = await door.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body, wait=30)
+    async def scenario(served: RunningGateway) -> None:
+        answer = await served.send(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body, wait=30)
         assert answer.endswith(str(len(body)).encode())
-        assert door.behind.requests[0].endswith(body)
+        assert served.behind.requests[0].endswith(body)
 
-    within_door(scenario)
+    with_gateway(scenario)
 
 
 def test_a_body_over_the_limit_is_refused_before_it_is_sent() -> None:
-    async def scenario(door: Door) -> None:
-        assert status_of(await door.send(HEAD + b"Content-Length: 1001\r\n\r\n")) == 413
-        assert door.behind.connections == 0
-        assert status_of(await door.send(HEAD + b"Content-Length: 1000\r\n\r\n" + b"a" * 1000)) == 200
+    async def scenario(served: RunningGateway) -> None:
+        assert status_of(await served.send(HEAD + b"Content-Length: 1001\r\n\r\n")) == 413
+        assert served.behind.connections == 0
+        assert status_of(await served.send(HEAD + b"Content-Length: 1000\r\n\r\n" + b"a" * 1000)) == 200
 
-    within_door(scenario, body_bytes=1000)
+    with_gateway(scenario, body_bytes=1000)
 
 
 def test_expect_continue_is_answered_before_the_body_comes() -> None:
-    async def scenario(door: Door) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async def scenario(served: RunningGateway) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(HEAD + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n")
         assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 100")
         await reader.readline()
@@ -51,25 +51,25 @@ def test_expect_continue_is_answered_before_the_body_comes() -> None:
         assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 200")
         writer.close()
 
-    within_door(scenario)
+    with_gateway(scenario)
 
 
 @pytest.mark.parametrize("start", [b"", b"POST /v1/fl", HEAD + b"Content-Length: 5\r\n\r\nhel"])
 def test_silence_ends_the_connection(start: bytes) -> None:
-    async def scenario(door: Door) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+    async def scenario(served: RunningGateway) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(start)
         await asyncio.wait_for(reader.read(), 5)
-        assert door.behind.requests == []
+        assert served.behind.requests == []
         writer.close()
 
-    within_door(scenario, idle_seconds=0.2, header_seconds=0.2, stall_seconds=0.2)
+    with_gateway(scenario, idle_seconds=0.2, header_seconds=0.2, stall_seconds=0.2)
 
 
 @pytest.mark.parametrize("what", ["header", "body"])
-def test_dripping_a_byte_at_a_time_does_not_hold_the_door_open(what: str) -> None:
-    async def scenario(door: Door) -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+def test_dripping_a_byte_at_a_time_does_not_hold_a_connection_open(what: str) -> None:
+    async def scenario(served: RunningGateway) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(HEAD if what == "header" else HEAD + b"Content-Length: 100\r\n\r\n")
         closed = asyncio.ensure_future(reader.read())
         for _ in range(60):
@@ -79,70 +79,70 @@ def test_dripping_a_byte_at_a_time_does_not_hold_the_door_open(what: str) -> Non
                 return
         pytest.fail("three seconds of dripping were tolerated with a limit of 0.4")
 
-    within_door(scenario, header_seconds=0.4, body_seconds=0.4)
+    with_gateway(scenario, header_seconds=0.4, body_seconds=0.4)
 
 
 def test_too_many_connections_are_told_so_and_the_others_go_on() -> None:
-    async def scenario(door: Door) -> None:
-        held = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(3)]
+    async def scenario(served: RunningGateway) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(3)]
         for _ in range(100):
-            if door.gateway.open_connections == 3:
+            if served.gateway.open_connections == 3:
                 break
             await asyncio.sleep(0.01)
-        assert status_of(await door.send(PASSES)) == 503
+        assert status_of(await served.send(PASSES)) == 503
         reader, writer = held[0]
         writer.write(PASSES)
         assert (await asyncio.wait_for(reader.readline(), 5)).startswith(b"HTTP/1.1 200")
         for _, held_writer in held:
             held_writer.close()
 
-    within_door(scenario, connections=3)
+    with_gateway(scenario, connections=3)
 
 
 def test_many_connections_at_once_are_all_served() -> None:
-    async def scenario(door: Door) -> None:
-        answers = await asyncio.gather(*(door.send(PASSES, wait=30) for _ in range(200)))
+    async def scenario(served: RunningGateway) -> None:
+        answers = await asyncio.gather(*(served.send(PASSES, wait=30) for _ in range(200)))
         assert [status_of(answer) for answer in answers] == [200] * 200
-        assert len(door.behind.requests) == 200
+        assert len(served.behind.requests) == 200
 
-    within_door(scenario)
+    with_gateway(scenario)
 
 
 def test_connections_behind_are_not_hoarded() -> None:
-    async def scenario(door: Door) -> None:
-        await asyncio.gather(*(door.send(PASSES) for _ in range(20)))
-        assert door.behind.open == 20, "otherwise there is nothing to close"
+    async def scenario(served: RunningGateway) -> None:
+        await asyncio.gather(*(served.send(PASSES) for _ in range(20)))
+        assert served.behind.open == 20, "otherwise there is nothing to close"
         await asyncio.sleep(0.3)
-        await door.send(PASSES)
+        await served.send(PASSES)
         await asyncio.sleep(0.1)
-        assert door.behind.open == 1
+        assert served.behind.open == 1
 
-    within_door(scenario, Behind(pause=0.5), link_idle_seconds=0.2)
+    with_gateway(scenario, Behind(pause=0.5), link_idle_seconds=0.2)
 
 
 def test_a_server_that_is_down_or_breaks_is_a_reply_that_clients_retry() -> None:
     async def down() -> None:
-        async with door() as opened:
+        async with served() as opened:
             opened.gateway.link_port = 1  # nobody listens there
             assert status_of(await opened.send(PASSES)) == 503
 
-    async def breaking(door: Door) -> None:
-        assert status_of(await door.send(PASSES)) == 502
+    async def breaking(served: RunningGateway) -> None:
+        assert status_of(await served.send(PASSES)) == 502
 
     asyncio.run(down())
-    within_door(breaking, Behind(break_after_head=True))
+    with_gateway(breaking, Behind(break_after_head=True))
 
 
 def test_a_slow_server_is_given_up_on_in_time() -> None:
-    async def scenario(door: Door) -> None:
-        assert status_of(await door.send(PASSES)) == 502
+    async def scenario(served: RunningGateway) -> None:
+        assert status_of(await served.send(PASSES)) == 502
 
-    within_door(scenario, Behind(pause=2.0), stall_seconds=0.3)
+    with_gateway(scenario, Behind(pause=2.0), stall_seconds=0.3)
 
 
 def test_an_idle_gateway_does_not_work() -> None:
-    async def scenario(door: Door) -> None:
-        held = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(50)]
+    async def scenario(served: RunningGateway) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(50)]
         await asyncio.sleep(0.2)
         before = time.thread_time()
         await asyncio.sleep(1.0)
@@ -150,4 +150,4 @@ def test_an_idle_gateway_does_not_work() -> None:
         for _, writer in held:
             writer.close()
 
-    within_door(scenario)
+    with_gateway(scenario)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,10 +49,10 @@ def federate(
     run = deploy.prepare_run(planned, path)
     places = owners or {f"client-{k}": planned.data.path for k in range(planned.scenario.clients)}
     console.print(f"starting a server and {len(places)} clients; their logs are in {path / 'federation'}")
-    with _ending(), ExitStack() as stack:
+    with _stoppable(), ExitStack() as stack:
         server = stack.enter_context(deploy.server(path / "federation"))
         for k, (name, data) in enumerate(places.items()):
-            options = {**_options(data, device, None, planned.plugins), "client": k}
+            options = _options(data, device, planned.plugins, client=k)
             folder = path / "federation" / name
             stack.enter_context(deploy.client(folder, name, server.address, options, stock=stock))
         _watch(server, run)
@@ -70,15 +70,16 @@ def server(
 ) -> None:
     """Run an experiment with clients that connect from elsewhere; continues what the run folder holds."""
     deploy = _deploy()
+    from fedfeat.engines.flower.addresses import split_address
     from fedfeat.engines.flower.keys import read_server_keys
 
-    host, port = _address(listen)
+    host, port = split_address(listen)
     known = None if keys is None else read_server_keys(keys)
     planned = _planned(config, clients, set, plugin)
     path = out or _folder(planned)
     run = deploy.prepare_run(planned, path)
     with (
-        _ending(),
+        _stoppable(),
         deploy.server(path / "federation", host=host, port=port, keys=known, database=database) as started,
     ):
         console.print(f"waiting for {planned.scenario.clients} clients at {started.address}")
@@ -101,24 +102,25 @@ def client(
 ) -> None:
     """Take part in a federation: connect, wait for work, keep the data here. Runs until it is stopped."""
     deploy = _deploy()
-    from fedfeat.engines.flower.addresses import check_server
+    from fedfeat.engines.flower.addresses import check_server, split_address
     from fedfeat.engines.flower.keys import read_client_keys
 
-    host, port = _address(server)
+    host, port = split_address(server)
     known = None if keys is None else read_client_keys(keys)
     called = name or (known.name if known else socket.gethostname())
-    options = _options(None if data is None else str(data), device, threads, tuple(str(p) for p in plugin or ()))
-    if client is not None:
-        options["client"] = client
+    options = _options(data, device, plugin or (), threads=threads, client=client)
     folder = state or Path("runs") / "clients" / called
     process = deploy.client(folder, called, f"{host}:{port}", options, keys=known, stock=stock)
     console.print(f"{called}: server {host}:{port}, state in {folder}, log in {process.log}; Ctrl-C ends it")
     if not check_server(host, port, None if known is None else known.ca):
         console.print(f"nobody answers at {host}:{port} yet; waiting")
-    begin = process.log.stat().st_size if process.log.exists() else 0
-    with _ending(), process:
-        for line in _new_lines(process.log, begin):
-            console.print(line)
+    position = process.log.stat().st_size if process.log.exists() else 0
+    with _stoppable(), process:
+        while True:
+            lines, position = deploy.read_lines(process.log, position)
+            for line in lines:
+                console.print(line)
+            time.sleep(0.2)
 
 
 def _deploy() -> Any:
@@ -158,20 +160,13 @@ def _folder(config: Config) -> Path:
     return Path(config.run.out) / f"{run_name(config)}-federation"
 
 
-def _options(data: str | None, device: str, threads: int | None, plugins: tuple[str, ...]) -> dict[str, Any]:
-    options: dict[str, Any] = {"device": device, "plugins": ":".join(plugins)}
-    if data is not None:
-        options["data"] = str(Path(data).expanduser().absolute())
-    if threads is not None:
-        options["threads"] = threads
-    return options
-
-
-def _address(text: str) -> tuple[str, int]:
-    host, separator, port = text.rpartition(":")
-    if not (separator and host and port.isdecimal() and int(port) < 65536):
-        raise ConfigError(f"{text!r}: expected an address such as fl.example.org:9092")
-    return host.strip("[]"), int(port)
+def _options(
+    data: str | Path | None, device: str, plugins: Iterable[str | Path], **numbers: int | None
+) -> dict[str, Any]:
+    """Return what a client's process is told; what is not given is left to its defaults."""
+    place = {} if data is None else {"data": str(Path(data).expanduser().absolute())}
+    given = {name: number for name, number in numbers.items() if number is not None}
+    return {"device": device, "plugins": ":".join(map(str, plugins)), **place, **given}
 
 
 def _watch(server: Any, run: Any) -> None:
@@ -184,7 +179,7 @@ def _watch(server: Any, run: Any) -> None:
 
 
 @contextmanager
-def _ending() -> Iterator[None]:
+def _stoppable() -> Iterator[None]:
     """Treat a service's stop signal like Ctrl-C, and end everything that was started."""
 
     def stop(*_: object) -> None:
@@ -198,16 +193,6 @@ def _ending() -> Iterator[None]:
         raise typer.Exit(130) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _new_lines(path: Path, position: int) -> Iterator[str]:
-    while True:
-        with path.open("rb") as file:
-            file.seek(position)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        position += len(whole) + len(newline)
-        yield from whole.decode(errors="replace").splitlines()
-        time.sleep(0.2)
 
 
 class FederationProgress(RunProgress):

@@ -120,11 +120,8 @@ class EventTail:
         self.position = min(self.position, size)
         if size == self.position:
             return
-        with self.folder.events_path.open("rb") as file:
-            file.seek(self.position)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self.position += len(whole) + len(newline)
-        for line in whole.splitlines():
+        lines, self.position = read_lines(self.folder.events_path, self.position)
+        for line in lines:
             event: Event = json.loads(line)
             if event["event"] == "start":
                 event |= {"folder": str(self.folder.path), "resumed_at": None}
@@ -154,6 +151,14 @@ class EventTail:
     def _tell(self, event: Event) -> None:
         for listener in self.listeners:
             listener(event)
+
+
+def read_lines(path: Path, position: int) -> tuple[list[str], int]:
+    """Return the whole lines after a position of a file that grows, and the position after them."""
+    with path.open("rb") as file:
+        file.seek(position)
+        whole, newline, _ = file.read().rpartition(b"\n")
+    return [line.decode(errors="replace") for line in whole.splitlines()], position + len(whole) + len(newline)
 
 
 @contextmanager

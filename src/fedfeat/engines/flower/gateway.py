@@ -1,4 +1,4 @@
-"""The one door of a server to the outside: ends TLS, lets through what SuperNodes need, refuses the rest.
+"""All that the outside can reach of a server: ends TLS, lets through what SuperNodes need, refuses the rest.
 
 Flower serves clients, operators and the server app on one port, and asks only clients for a key. So the SuperLink
 listens on the loopback interface, and this process stands in front of it: ``python -m fedfeat.engines.flower.gateway``.

@@ -89,8 +89,8 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: Sequence[str], days: 
         beside = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
         try:
             _write(beside / "authority" / "ca.key", certificates.private_pem(authority_key))
-            _write(beside / "authority" / "ca.crt", authority.public_bytes(serialization.Encoding.PEM))
-            _write(beside / "server" / "ca.crt", authority.public_bytes(serialization.Encoding.PEM))
+            for owner in ("authority", "server"):
+                _write(beside / owner / "ca.crt", authority.public_bytes(serialization.Encoding.PEM))
             _write(beside / "server" / "server.key", certificates.private_pem(server_key))
             _write(beside / "server" / "server.crt", certificate.public_bytes(serialization.Encoding.PEM))
             for name in clients:

@@ -47,7 +47,7 @@ class Behind:
 
 
 @dataclass
-class Door:
+class RunningGateway:
     """A running gateway and what is behind it."""
 
     port: int
@@ -68,22 +68,24 @@ class Door:
 
 
 @contextlib.asynccontextmanager
-async def door(behind: Behind | None = None, **limits: Any) -> AsyncIterator[Door]:
+async def served(behind: Behind | None = None, **limits: Any) -> AsyncIterator[RunningGateway]:
     behind = behind or Behind()
     back = await asyncio.start_server(behind.serve, "127.0.0.1", 0)
     behind.port = back.sockets[0].getsockname()[1]
     gateway = Gateway("127.0.0.1", behind.port, None, Limits(**limits))
     front = await listen(gateway, "127.0.0.1", 0, None)
     try:
-        yield Door(front.sockets[0].getsockname()[1], behind, gateway)
+        yield RunningGateway(front.sockets[0].getsockname()[1], behind, gateway)
     finally:
         front.close()
         back.close()
 
 
-def within_door(scenario: Callable[[Door], Awaitable[None]], behind: Behind | None = None, **limits: Any) -> None:
+def with_gateway(
+    scenario: Callable[[RunningGateway], Awaitable[None]], behind: Behind | None = None, **limits: Any
+) -> None:
     async def play() -> None:
-        async with door(behind, **limits) as opened:
+        async with served(behind, **limits) as opened:
             await scenario(opened)
 
     asyncio.run(play())
