@@ -23,7 +23,7 @@ pytestmark = [
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
     data = {"path": str(write_toy(tmp_path / "toy.npz"))}
-    table = toy_table(method="finetune", seed=1, data=data, train={"rounds": 40})
+    table = toy_table(method="finetune", seed=1, data=data, train={"rounds": 24})
     (tmp_path / "toy.toml").write_text(tomli_w.dumps(table))
     (tmp_path / "sweep.toml").write_text(tomli_w.dumps({**table, "sweep": {"seeds": [1, 2]}}))
     return tmp_path

@@ -71,7 +71,7 @@ def test_data_are_sent_again_only_when_a_file_changed(make_run, serve):
     data = json.loads(second.read())
     assert second.getheader("ETag") != version
     assert data["live"] == "Live"
-    assert data["progress"][0]["words"] == "task 2 of 2, round 2, 900 images/s"
+    assert data["progress"][0]["text"] == "task 2 of 2, round 2, 900 images/s"
     assert data["missing"] == []  # a run that goes on misses nothing
 
 
@@ -95,7 +95,7 @@ def test_before_the_first_event_the_scenario_is_there(make_run):
         "folder": "",
         "done": 0,
         "all": 0,
-        "words": "no round finished yet",
+        "text": "no round finished yet",
     }
     assert data["scenarios"]
     assert data["missing"] == []
@@ -131,7 +131,7 @@ def test_the_page_follows_a_real_run_in_another_process(visit: Visit, tmp_path: 
     folder = tmp_path / "runs" / "one"
     command, address = watch(tmp_path / "runs")
     # Many rounds: a page that looks once a second has to find it at work.
-    settings = ("method=fedcbdr+feat", "train.rounds=60", "train.local_epochs=1", "scenario.tasks=3")
+    settings = ("method=fedcbdr+feat", "train.rounds=20", "train.local_epochs=1", "scenario.tasks=3")
     running = None
     run = [*PYTHON, "run", "digits", *(f"--set={s}" for s in settings), "--out", str(folder)]
     try:

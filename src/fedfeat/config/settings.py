@@ -13,13 +13,13 @@ class FederationSettings(Settings):
     """How long the server waits for clients, and how many it goes on without."""
 
     quorum: float = Field(
-        0.5, ge=0, le=1, description="share of the asked clients that must reply; with fewer the run stops, resumable"
+        0.5, ge=0, le=1, description="share of the chosen clients that must reply; with fewer the run stops, resumable"
     )
     deadline: float = Field(600.0, gt=0, description="seconds that clients have for a reply (engine flower)")
     wait: float = Field(
         300.0, gt=0, description="seconds that the server waits for a quorum of clients to connect (engine flower)"
     )
-    poll: float = Field(0.1, gt=0, description="seconds between two looks for replies (engine flower)")
+    poll: float = Field(0.1, gt=0, description="seconds between two checks for replies (engine flower)")
 
 
 class EngineSettings(Settings):

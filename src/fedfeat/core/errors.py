@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 class FedfeatError(Exception):
-    """Base of every error that is the user's to mend; the command line prints it without a traceback."""
+    """Base of every error that is the user's to fix; the command line prints it without a traceback."""
 
 
 class ConfigError(FedfeatError):

@@ -1,4 +1,4 @@
-"""The headline of a report: what was run, what came out and what the correction changed, in plain words."""
+"""The headline of a report: what was run, what came out and what the correction changed, in plain sentences."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def count(number: int, noun: str) -> str:
 
 def listed(items: Sequence[object]) -> str:
     """Return ``a, b and c``."""
-    words = [str(item) for item in items]
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    names = [str(item) for item in items]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def named(rows: Sequence[SummaryRow], join: Callable[[list[str]], str]) -> str:

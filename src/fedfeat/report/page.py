@@ -31,7 +31,7 @@ SCRIPTS = (  # in the order in which they rest on each other; together they are 
     "scenario.js",
     "correction.js",
     "cost.js",
-    "words.js",
+    "answers.js",
     "setting.js",
     "toolbar.js",
     "main.js",

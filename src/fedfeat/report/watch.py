@@ -1,4 +1,4 @@
-"""The page of runs that are going on: a small server on this machine alone, which only ever reads files."""
+"""The page of runs that are going on: a small server for this machine, which only ever reads files."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _without_passing(run: Run) -> Run:
 
 
 def progress(run: Run) -> Data:
-    """Return how far an unfinished run is, in rounds and in words."""
+    """Return how far an unfinished run is, in rounds and as text."""
     train = run.config.get("train")
     rounds = train.get("rounds") if isinstance(train, dict) else None
     per_task = rounds if isinstance(rounds, int) else 0
@@ -99,11 +99,11 @@ def progress(run: Run) -> Data:
         "folder": str(run.path),
         "done": len(run.rounds),
         "all": per_task * tasks,
-        "words": _words(run, tasks, per_task),
+        "text": _position(run, tasks, per_task),
     }
 
 
-def _words(run: Run, tasks: int, per_task: int) -> str:
+def _position(run: Run, tasks: int, per_task: int) -> str:
     if not run.rounds:
         return "no round finished yet"
     last = run.rounds[-1]

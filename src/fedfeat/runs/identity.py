@@ -51,7 +51,7 @@ def deciding_settings(
 def changed_settings(config: Config, *, place: bool = False, without: Collection[str] = ()) -> Table:
     """Return the settings that decide a result and differ from the defaults.
 
-    Defaults are left out, so a setting that a later version adds does not make old runs strangers. Where a default
+    Defaults are left out, so an old run is found again where a later version adds a setting. Where a default
     itself changes, the run folder's own configuration tells, and the folder is refused.
     """
     usual = deciding_settings(Config(method=config.method), without=without)

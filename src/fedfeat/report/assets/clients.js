@@ -56,8 +56,8 @@ function clientRange(rows) {
 function clientExtremes(rows) {
   const range = clientRange(rows);
   if (!range) return "No client holds images yet.";
-  const words = ({ client, value }) => `client ${client} with ${number(value, 0)} %`;
-  return `At the end the weakest is ${words(range.weakest)}, the strongest ${words(range.strongest)}.`;
+  const named = ({ client, value }) => `client ${client} with ${number(value, 0)} %`;
+  return `At the end the weakest is ${named(range.weakest)}, the strongest ${named(range.strongest)}.`;
 }
 
 /** Return each client's training loss over rounds; gaps are rounds without the client. */

@@ -23,7 +23,7 @@ const heading = (column) => (column.unit ? `${column.heading} (${column.unit})` 
 function asMarkdown({ columns, rows }) {
   const clean = (text) => text.replace(/\s+/g, " ").replace(/[\\|]/g, "\\$&").replace(/</g, "&lt;");
   const joined = (cells) => `| ${cells.map(clean).join(" | ")} |`;
-  const rule = `|${columns.map((c) => (c.words ? "---" : "---:")).join("|")}|`;
+  const rule = `|${columns.map((c) => (c.text ? "---" : "---:")).join("|")}|`;
   return (
     [joined(columns.map(heading)), rule, ...rows.map((r) => joined(r.map((v, i) => cellText(v, columns[i]))))].join(
       "\n",
@@ -59,13 +59,13 @@ function asLatex({ columns, rows }) {
     const text = cellText(value, column)
       .replace(/,(?=\d{3})/g, "{,}")
       .replace(MINUS, "-");
-    if (value === null || value === undefined || column.words)
+    if (value === null || value === undefined || column.text)
       return escape(cellText(value, column)).replace(NOTHING, "--");
     return Array.isArray(value) || typeof value === "number" ? `$${text.replace("\u00b1", "\\pm")}$` : escape(text);
   };
   const joined = (cells) => `${cells.join(" & ")} \\\\`;
   return [
-    `\\begin{tabular}{${columns.map((c) => (c.words ? "l" : "r")).join("")}}`,
+    `\\begin{tabular}{${columns.map((c) => (c.text ? "l" : "r")).join("")}}`,
     "\\toprule",
     joined(columns.map((c) => escape(heading(c)))),
     "\\midrule",

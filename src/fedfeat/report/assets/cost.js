@@ -86,7 +86,7 @@ function roundFigure(key, shown, curves, { title, caption, unit, digits, axis, l
     },
     numbers: {
       columns: [
-        { heading: "method", words: true },
+        { heading: "method", text: true },
         { heading: "round", digits: 0 },
         ...curves.map(([way]) => ({ heading: `${way} ${axis}`.trim(), digits })),
       ],
@@ -137,7 +137,7 @@ function trafficTable() {
   return table("traffic", {
     caption: "Megabytes in the whole run, as counted, mean over seeds",
     columns: [
-      { heading: "direction / operation", words: true },
+      { heading: "direction / operation", text: true },
       ...shown.map((g) => ({ heading: g.label, digits: 3, small: true })),
     ],
     rows: [...kinds.map((kind) => [kind, ...shown.map((g) => g.traffic[kind] ?? null)]), ["in all", ...shown.map(all)]],

@@ -177,7 +177,7 @@ function confusionFigure() {
       shapes: border,
     },
     numbers: {
-      columns: [{ heading: "true class", words: true }, ...names.map((n) => ({ heading: n, digits: 0 }))],
+      columns: [{ heading: "true class", text: true }, ...names.map((n) => ({ heading: n, digits: 0 }))],
       rows: counts.map((row, i) => [names[i], ...row]),
     },
   };

@@ -82,7 +82,7 @@ function taskNumbers(shown, spread, longest, unit = "%") {
   const cell = ({ mean, std }, i) => (i < mean.length ? [mean[i], std ? std[i] : null] : null);
   return {
     columns: [
-      { heading: "method", words: true },
+      { heading: "method", text: true },
       ...oneTo(longest).map((t) => ({ heading: `task ${t}`, unit, digits: 1 })),
     ],
     rows: shown.map((group) => [group.label, ...oneTo(longest).map((t) => cell(spread(group), t - 1))]),

@@ -13,7 +13,7 @@ function showProgress() {
   );
 }
 
-function progressLine({ name, folder, done, all, words }) {
+function progressLine({ name, folder, done, all, text }) {
   progressLine.known ??= new Map();
   if (!progressLine.known.has(folder)) {
     const bar = make("progress", { "aria-label": name });
@@ -24,7 +24,7 @@ function progressLine({ name, folder, done, all, words }) {
   setText(label, name);
   bar.max = all || 1;
   bar.value = done;
-  setText(more, words);
+  setText(more, text);
   return node;
 }
 

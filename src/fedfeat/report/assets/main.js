@@ -71,18 +71,18 @@ function showSections() {
 }
 
 /** Return figures side by side, as many as there is room for, under a common heading and caption. */
-function grid(key, size, words, nodes) {
+function grid(key, size, heading, nodes) {
   const kept = nodes.filter(Boolean);
   if (!kept.length) return null;
   const node = (grid[key] ??= make(
     "div",
     {},
-    ...(words ? [make("h3", {}), make("p", { class: "caption" })] : []),
+    ...(heading ? [make("h3", {}), make("p", { class: "caption" })] : []),
     make("div", { class: `grid ${size}` }),
   ));
-  if (words) {
-    setText(node.children[0], words.title);
-    setText(node.children[1], words.caption);
+  if (heading) {
+    setText(node.children[0], heading.title);
+    setText(node.children[1], heading.caption);
   }
   setChildren(node.lastChild, kept);
   return node;

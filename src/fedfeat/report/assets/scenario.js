@@ -110,7 +110,7 @@ function taskTable() {
     caption: `Tasks with seed ${scenario.seed}; per client: smallest / middle / largest`,
     columns: [
       { heading: "task" },
-      { heading: "classes", words: true },
+      { heading: "classes", text: true },
       { heading: "images", digits: 0 },
       { heading: "clients", digits: 0 },
       { heading: "in a round", digits: 0 },

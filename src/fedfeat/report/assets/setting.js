@@ -8,10 +8,10 @@ function pictureFigures() {
       return sentence(`Images of task ${task} are left out to keep the page small; they are in ${file}.`, "note");
     pictureFigures.known ??= new Map();
     if (!pictureFigures.known.has(source)) {
-      const words = `Images made after task ${task} (${runName(run)}), one row per class in order of arrival, the newest on the right.`;
+      const caption = `Images made after task ${task} (${runName(run)}), one row per class in order of arrival, the newest on the right.`;
       pictureFigures.known.set(
         source,
-        make("figure", { class: "picture" }, make("img", { src: source, alt: words }), make("figcaption", {}, words)),
+        make("figure", { class: "picture" }, make("img", { src: source, alt: caption }), make("figcaption", {}, caption)),
       );
     }
     return pictureFigures.known.get(source);
@@ -27,21 +27,21 @@ function settingTables() {
     setChildren(node, [node.firstChild, table(key, { caption: title, columns, rows })]);
     return node;
   };
-  const words = (name) => ({ heading: name, words: true });
+  const textColumn = (name) => ({ heading: name, text: true });
   return [
     ...notes.map((text) => sentence(text, "note")),
     Object.keys(versions).length
       ? table("versions", {
           caption: "Versions and hardware",
-          columns: [words("what"), words("value")],
+          columns: [textColumn("what"), textColumn("value")],
           rows: Object.entries(versions),
         })
       : null,
-    folded("shared", "Settings of every run", [words("setting"), words("value")], Object.entries(shared)),
+    folded("shared", "Settings of every run", [textColumn("setting"), textColumn("value")], Object.entries(shared)),
     folded(
       "apart",
       "Settings that not all methods share",
-      ["setting", ...labels].map(words),
+      ["setting", ...labels].map(textColumn),
       Object.entries(apart).map(([k, v]) => [k, ...v]),
     ),
   ];

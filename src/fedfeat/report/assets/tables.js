@@ -2,7 +2,7 @@
 
 const tables = new Map(); // by key: what lasts from one update to the next
 
-/** Return a table; "spec" is {caption, columns, rows}. A column is {heading, unit, digits, meaning, words, better}. */
+/** Return a table; "spec" is {caption, columns, rows}. A column is {heading, unit, digits, meaning, text, better}. */
 function table(key, spec) {
   let kept = tables.get(key);
   if (!kept) {
@@ -49,7 +49,7 @@ function headCell(kept, column, index) {
   const mine = sort && sort.index === index;
   const press = () => {
     // Numbers begin with the largest, words with the first letter; the second press turns it over.
-    kept.sort = mine ? { index, down: !sort.down } : { index, down: !column.words };
+    kept.sort = mine ? { index, down: !sort.down } : { index, down: !column.text };
     kept.fresh = null;
     table(kept.key, kept.spec);
     say(`Sorted by ${column.heading}, ${kept.sort.down ? "descending" : "ascending"}`);
@@ -67,11 +67,11 @@ function headCell(kept, column, index) {
     column.unit ? make("span", { class: "unit" }, ` (${column.unit})`) : null,
     arrow,
   );
-  return make("th", { scope: "col", "aria-sort": order, class: column.words ? "words" : null }, button);
+  return make("th", { scope: "col", "aria-sort": order, class: column.text ? "text" : null }, button);
 }
 
 function bodyCell(value, column, index, best) {
-  const marks = [column.words ? "words" : null, best !== null && rank(value) === best ? "best" : null].filter(Boolean);
+  const marks = [column.text ? "text" : null, best !== null && rank(value) === best ? "best" : null].filter(Boolean);
   const text = cellText(value, column);
   const kind = marks.join(" ") || null;
   if (index > 0) return make("td", { class: kind }, text);

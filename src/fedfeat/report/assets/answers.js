@@ -93,8 +93,8 @@ function comparisonTable() {
   const measured = data.columns.filter((c) => switched || c.key !== "gain");
   const over = data.groups.some((g) => g.seeds.length > 1) ? "Mean \u00b1 standard deviation over seeds." : "";
   const columns = [
-    { heading: "method", words: true },
-    { heading: "seeds", words: true, meaning: "that finished" },
+    { heading: "method", text: true },
+    { heading: "seeds", text: true, meaning: "that finished" },
     ...measured.map((c) => ({ ...c, plain: c.key in data.groups[0].costs })),
   ];
   const seeds = (g) =>
