@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import torch
-from pydantic import Field
 
 from fedfeat.api import (
     Client,
@@ -17,6 +16,7 @@ from fedfeat.api import (
     addon,
     base,
     number_of,
+    setting,
     tensor_of,
 )
 
@@ -48,7 +48,7 @@ def unsure(settings: Settings) -> Method:
 class CompactSettings(Settings):
     """Features of one class close together."""
 
-    weight: float = Field(0.1, ge=0, alias="lambda", description="weight of the loss")
+    weight: float = setting(0.1, "weight of the loss", ge=0, alias="lambda")
 
 
 def spread(features: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
