@@ -67,6 +67,8 @@ def hint(source: str) -> str:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return ""
+    if not any("fedfeat" in ast.unparse(n) for n in ast.walk(tree) if isinstance(n, ast.Import | ast.ImportFrom)):
+        return ""  # some other library's file: its fields may have any name
     instead = list(dict.fromkeys((*_imports(tree), *_members(tree))))
     return f"; it was written for an earlier version: take {', '.join(instead)}" if instead else ""
 

@@ -209,5 +209,5 @@ def _mistake(error: Exception, owner: str, path: Path | None) -> ConfigError:
         if path is None:
             owner = f"{owner} ({inside[-1].filename})"
         if isinstance(error, ImportError | AttributeError | TypeError):
-            message += _hint(Path(inside[-1].filename))
+            message += _hint(path or Path(inside[-1].filename))
     return ConfigError(f"{owner}, line {line}: {type(error).__name__}: {message}")
