@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.errors import FedfeatError
 from fedfeat.methods.fedcbdr import fedcbdr
-from fedfeat.methods.fedcbdr.fedcbdr import SCORES, _allot_by_class
-from fedfeat.methods.fedcbdr.leverage import draw_by_score, left_singular_vectors, pass_on
+from fedfeat.methods.fedcbdr.fedcbdr import SCORES
+from fedfeat.methods.fedcbdr.leverage import allot_by_class, draw_by_score, left_singular_vectors, pass_on
 from fedfeat.methods.replay import even_shares
 
 PROPERTY = settings(max_examples=50, deadline=None, derandomize=True)
@@ -237,7 +237,7 @@ def held_by_class(draw_value):
 @given(counts=held_by_class(), budget=st.integers(0, 450), seed=st.integers(0, 99))
 def test_classes_get_even_shares_split_over_clients_within_what_they_hold(counts, budget, seed):
     masses = np.random.default_rng(seed).random((len(counts), len(counts[0]))) * np.sign(counts)
-    shares = _allot_by_class(budget, class_reports(counts, masses))
+    shares = allot_by_class(budget, class_reports(counts, masses))
     table = torch.stack([shares[k] for k in range(len(counts))])
     assert table.sum(dim=0).tolist() == even_shares(np.sum(counts, axis=0).tolist(), budget)
     assert (table >= 0).all()
@@ -246,12 +246,12 @@ def test_classes_get_even_shares_split_over_clients_within_what_they_hold(counts
 
 def test_a_class_is_split_by_the_clients_leverage_in_it():
     counts, masses = [[50], [50], [50]], [[0.5], [0.3], [0.2]]
-    shares = _allot_by_class(20, class_reports(counts, masses))
+    shares = allot_by_class(20, class_reports(counts, masses))
     assert [int(shares[k]) for k in range(3)] == [10, 6, 4]
 
 
 def test_a_class_nobody_has_leverage_in_is_still_kept():
-    shares = _allot_by_class(4, class_reports([[5], [5]], [[0.0], [0.0]]))
+    shares = allot_by_class(4, class_reports([[5], [5]], [[0.0], [0.0]]))
     assert sum(int(s) for s in shares.values()) == 4
 
 

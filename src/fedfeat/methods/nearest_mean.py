@@ -80,11 +80,7 @@ def ncm(method: Method, settings: NoSettings) -> Method:
         )
     if method.predict is not None:
         raise ConfigError("method: ncm and another part both decide how to predict; leave one of them out")
-    return replace(
-        method,
-        task_end=(*method.task_end, ClassMeans()),
-        predict=NearestMean(),
-    )
+    return replace(method, task_end=(*method.task_end, ClassMeans()), predict=NearestMean())
 
 
 class ClassMeans(TaskEndStep):

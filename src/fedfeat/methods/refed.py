@@ -76,10 +76,7 @@ class RefedSettings(Settings):
 @base(
     "refed",
     RefedSettings,
-    sends=(
-        final_model("keep_informative"),
-        Sent("down/keep_informative/quota", "how many images the client may keep"),
-    ),
+    sends=(final_model("keep_informative"), Sent("down/keep_informative/quota", "how many images the client may keep")),
 )
 def refed(settings: RefedSettings) -> Method:
     """Re-Fed+: replay the samples with the largest gradients along a personalised model's path."""

@@ -51,8 +51,7 @@ def replay(settings: NoSettings) -> Method:
 
 
 @base(
-    "herding",
-    sends=(final_model("keep_herded"), Sent("down/keep_herded/quota", "how many images the client may keep")),
+    "herding", sends=(final_model("keep_herded"), Sent("down/keep_herded/quota", "how many images the client may keep"))
 )
 def herding(settings: NoSettings) -> Method:
     """Each client replays the exemplars whose mean stays closest to its class means (iCaRL's rule).

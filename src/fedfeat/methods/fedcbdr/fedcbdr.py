@@ -52,13 +52,13 @@ from fedfeat.core.rng import rng_at
 from fedfeat.core.settings import Settings, setting
 from fedfeat.methods.fedcbdr.leverage import (
     RowMask,
+    allot_by_class,
     draw_by_score,
     left_singular_vectors,
     pass_on,
     row_mask,
     shared_rotation,
 )
-from fedfeat.methods.replay import even_shares
 
 SCORES = "leverage_scores"
 
@@ -180,11 +180,7 @@ class LeverageChoice(TaskEndStep):
 
     def ops(self) -> dict[str, Op]:
         """Clients answer three questions."""
-        return {
-            "masked_features": self.masked_features,
-            "leverage": self.leverage,
-            "keep_by_leverage": self.keep,
-        }
+        return {"masked_features": self.masked_features, "leverage": self.leverage, "keep_by_leverage": self.keep}
 
     def masked_features(self, client: Client, request: Payload) -> Payload:
         """Client: features of the finished task under the final model, rotated twice."""
@@ -257,7 +253,7 @@ class LeverageChoice(TaskEndStep):
 
     def _allot(self, task_end: TaskEnd, sizes: dict[int, int], reports: dict[int, Payload]) -> dict[int, int | Tensor]:
         if self.settings.mode == "class_quota":
-            return _allot_by_class(task_end.budget, reports)
+            return allot_by_class(task_end.budget, reports)
         if self.settings.mode == "global":
             masses = np.array([max(number_of(reports[k], "mass"), 0.0) for k in sizes])
             rng = rng_at(task_end.seed, "global-leverage", task_end.task)
@@ -267,20 +263,3 @@ class LeverageChoice(TaskEndStep):
         if not self.replacement and task_end.shares_budget:
             wanted = pass_on(wanted, np.array(list(sizes.values())), task_end.budget)
         return {k: int(w) for k, w in zip(sizes, wanted, strict=True)}
-
-
-def _allot_by_class(budget: int, reports: dict[int, Payload]) -> dict[int, int | Tensor]:
-    """Give every class the same number of exemplars and split it over clients by their leverage in that class."""
-    clients = list(reports)
-    counts = np.stack([tensor_of(reports[k], "counts").cpu().numpy() for k in clients]).astype(np.int64)
-    masses = np.stack([tensor_of(reports[k], "masses").cpu().numpy() for k in clients]).astype(np.float64)
-    per_class = even_shares(counts.sum(axis=0).tolist(), budget)
-    shares = np.zeros_like(counts)
-    for label, quota in enumerate(per_class):
-        ideal = masses[:, label] / max(masses[:, label].sum(), 1e-12) * quota
-        floor = np.minimum(np.floor(ideal).astype(np.int64), counts[:, label])
-        by_remainder = np.argsort(-(ideal - floor), kind="stable")
-        room = (counts[:, label] - floor)[by_remainder]
-        floor[by_remainder] += np.array(even_shares(room.tolist(), quota - int(floor.sum())), dtype=np.int64)
-        shares[:, label] = floor
-    return {k: torch.from_numpy(shares[row]).int() for row, k in enumerate(clients)}

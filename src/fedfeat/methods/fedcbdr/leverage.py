@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.core.errors import FedfeatError
+from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.core.rng import rng_at
 from fedfeat.methods.replay import even_shares
 
@@ -87,3 +88,20 @@ def pass_on(wanted: np.ndarray, available: np.ndarray, total: int) -> np.ndarray
     rest = even_shares((available - given).tolist(), total - int(given.sum()))
     shares: np.ndarray = given + np.array(rest, dtype=given.dtype)
     return shares
+
+
+def allot_by_class(budget: int, reports: dict[int, Payload]) -> dict[int, int | Tensor]:
+    """Give every class the same number of exemplars and split it over clients by their leverage in that class."""
+    clients = list(reports)
+    counts = np.stack([tensor_of(reports[k], "counts").cpu().numpy() for k in clients]).astype(np.int64)
+    masses = np.stack([tensor_of(reports[k], "masses").cpu().numpy() for k in clients]).astype(np.float64)
+    per_class = even_shares(counts.sum(axis=0).tolist(), budget)
+    shares = np.zeros_like(counts)
+    for label, quota in enumerate(per_class):
+        ideal = masses[:, label] / max(masses[:, label].sum(), 1e-12) * quota
+        floor = np.minimum(np.floor(ideal).astype(np.int64), counts[:, label])
+        by_remainder = np.argsort(-(ideal - floor), kind="stable")
+        room = (counts[:, label] - floor)[by_remainder]
+        floor[by_remainder] += np.array(even_shares(room.tolist(), quota - int(floor.sum())), dtype=np.int64)
+        shares[:, label] = floor
+    return {k: torch.from_numpy(shares[row]).int() for row, k in enumerate(clients)}
