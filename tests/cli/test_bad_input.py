@@ -18,12 +18,12 @@ from fedfeat import cli
 from fedfeat.core.files import DiskError, write_atomically
 from toy import toy_images, toy_table, write_toy
 
-Outcome = tuple[int, str]
+CodeAndText = tuple[int, str]
 
 
 @pytest.fixture
-def fedfeat(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
-    def call(*arguments: str | Path) -> Outcome:
+def fedfeat(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., CodeAndText]:
+    def call(*arguments: str | Path) -> CodeAndText:
         monkeypatch.setattr(sys, "argv", ["fedfeat", *map(str, arguments)])
         with pytest.raises(SystemExit) as stop:
             cli.main()
@@ -40,7 +40,7 @@ def toy(tmp_path: Path) -> Path:
     return tmp_path / "toy.toml"
 
 
-def assert_one_sentence(outcome: Outcome, *words: str) -> None:
+def assert_one_sentence(outcome: CodeAndText, *words: str) -> None:
     code, text = outcome
     assert code == 2
     lines = [line for line in text.strip().splitlines() if line]
@@ -83,7 +83,7 @@ BAD_SETTINGS = [
 
 @pytest.mark.parametrize(("setting", "words"), BAD_SETTINGS, ids=[s for s, _ in BAD_SETTINGS])
 def test_a_bad_setting(
-    fedfeat: Callable[..., Outcome], toy: Path, tmp_path: Path, setting: str, words: tuple[str, ...]
+    fedfeat: Callable[..., CodeAndText], toy: Path, tmp_path: Path, setting: str, words: tuple[str, ...]
 ) -> None:
     classes = ["--set", f"data.path={_many_classes(tmp_path)}"] if "width" in setting else []
     assert_one_sentence(fedfeat("run", toy, "--set", setting, *classes, "--out", tmp_path / "run"), *words)
@@ -97,12 +97,12 @@ def _many_classes(folder: Path) -> Path:
     return folder / "twelve.npz"
 
 
-def test_all_problems_are_named_at_once(fedfeat: Callable[..., Outcome], toy: Path) -> None:
+def test_all_problems_are_named_at_once(fedfeat: Callable[..., CodeAndText], toy: Path) -> None:
     outcome = fedfeat("run", toy, "--set", "train.lr=-1", "--set", "scenario.bta=1", "--set", "feat.egc.rho=3")
     assert_one_sentence(outcome, "train.lr", "scenario.bta", "feat.egc.rho")
 
 
-def test_files_that_are_not_there_or_not_toml(fedfeat: Callable[..., Outcome], tmp_path: Path) -> None:
+def test_files_that_are_not_there_or_not_toml(fedfeat: Callable[..., CodeAndText], tmp_path: Path) -> None:
     assert_one_sentence(fedfeat("run", tmp_path / "no.toml"), "no such configuration file")
     assert_one_sentence(fedfeat("run", "cifar10-55"), "did you mean 'cifar10-5'")
     (tmp_path / "bad.toml").write_text("method = [")
@@ -113,8 +113,8 @@ def test_files_that_are_not_there_or_not_toml(fedfeat: Callable[..., Outcome], t
     assert_one_sentence(fedfeat("resume", tmp_path), "unknown key 'yesterday'", "another version", str(tmp_path))
 
 
-def test_bad_data(fedfeat: Callable[..., Outcome], toy: Path, tmp_path: Path) -> None:
-    def run(path: Path, name: str = "npz") -> Outcome:
+def test_bad_data(fedfeat: Callable[..., CodeAndText], toy: Path, tmp_path: Path) -> None:
+    def run(path: Path, name: str = "npz") -> CodeAndText:
         sets = ("--set", f"data.path={path}", "--set", f"data.name={name}")
         return fedfeat("run", toy, *sets, "--out", tmp_path / "run")
 
@@ -135,13 +135,13 @@ def test_bad_data(fedfeat: Callable[..., Outcome], toy: Path, tmp_path: Path) ->
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_diverges_says_so(fedfeat: Callable[..., Outcome], toy: Path, tmp_path: Path) -> None:
+def test_a_run_that_diverges_says_so(fedfeat: Callable[..., CodeAndText], toy: Path, tmp_path: Path) -> None:
     sets = ("--set", "method=fedcbdr", "--set", "train.lr=1e30")
     assert_one_sentence(fedfeat("run", toy, *sets, "--out", tmp_path / "run"), "not finite", "lower train.lr")
 
 
 def test_a_full_disk_keeps_what_was_finished(
-    fedfeat: Callable[..., Outcome], toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fedfeat: Callable[..., CodeAndText], toy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = 0
     real = os.fsync
@@ -173,11 +173,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_disk_that_is_really_full(fedfeat: Callable[..., Outcome], toy: Path, small_disk: Path) -> None:
+def test_a_disk_that_is_really_full(fedfeat: Callable[..., CodeAndText], toy: Path, small_disk: Path) -> None:
     assert_one_sentence(fedfeat("run", toy, "--out", small_disk / "run"), "disk is full")
 
 
-def test_an_unwritable_place(fedfeat: Callable[..., Outcome], toy: Path, tmp_path: Path) -> None:
+def test_an_unwritable_place(fedfeat: Callable[..., CodeAndText], toy: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     assert_one_sentence(fedfeat("run", toy, "--out", tmp_path / "file" / "run"), "not a folder")
     assert_one_sentence(fedfeat("run", toy, "--out", "/proc/fedfeat/run"), "/proc/fedfeat")

@@ -79,13 +79,13 @@ def doctor() -> None:
         note = "found" if there else f"missing: {purpose} needs it (pip install 'fedfeat[{extra}]')"
         console.print(f"{package:12} {note}")
     for info in list_datasets():
-        console.print(f"{info.name:14} {_where(info.name)}")
+        console.print(f"{info.name:14} {_where(info.name, info.needs)}")
 
 
-def _where(name: str) -> str:
-    if name in ("parquet", "npz", "folder"):
+def _where(name: str, needs: str) -> str:
+    if needs == "path":
         return "your own files: set data.path"
-    if name == "digits":
+    if needs == "nothing":
         return "built in"
     try:
         source = find_source(find_dataset(name))

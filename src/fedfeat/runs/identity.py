@@ -17,13 +17,15 @@ from fedfeat.config import Config, differing_keys
 from fedfeat.config.renamed import new_key, with_first_names, with_new_names
 from fedfeat.core.errors import CheckpointError
 from fedfeat.core.settings import flatten
+from fedfeat.data.load import DATASETS
 from fedfeat.methods import settings_tables
 
 Table = dict[str, Any]
 # What a run leaves behind, how clients are awaited, where the images lie.
 UNDECISIVE = ("run", "tracker", "federation", "data.path")
 COMPUTATION = ("engine", "plugins")  # other last bits of a result, but the same experiment in a table of results
-OWN_DATA = ("npz", "parquet", "folder")  # such a name says nothing about the images: only their place does
+# Such a name says nothing about the images: only their place does.
+OWN_DATA = {name for name, known in DATASETS.items() if known.needs == "path"}
 FEW = 3  # settings that are told for every run; of more, only those that are not as in most runs
 
 
