@@ -97,6 +97,8 @@ def test_the_files_of_the_walk_exist() -> None:
     for folder, text in entries:
         for name in re.findall(r"`([a-z_]+(?:\.py|/))`", text):
             assert (ROOT / "src" / "fedfeat" / folder / name).exists(), f"{folder}/{name}"
+    for name in re.findall(r"`([a-z_]+/[a-z_/]+\.py)`", (ROOT / "docs" / "architecture.md").read_text()):
+        assert (ROOT / "src" / "fedfeat" / name).exists(), name
 
 
 @pytest.fixture(scope="module")

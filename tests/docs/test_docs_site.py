@@ -21,6 +21,8 @@ LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link"
 LOOKED_AT = [
     "index.html",
     "configuration.html",
+    "metrics.html",
+    "methods/lander.html",
     "api/geometry.html",
     "reproduction.html",
     "source/configs/digits.toml.html",
@@ -76,6 +78,29 @@ def test_links_and_anchors_inside_lead_somewhere(soups: dict[Path, BeautifulSoup
                 broken.append(f"{path.name}: {href}")
     assert checked > 1000
     assert [b for b in broken if not b.endswith((": #", ": #top"))] == []
+
+
+def test_equations_are_typeset(soups: dict[Path, BeautifulSoup], site: Path) -> None:
+    for page in ("metrics", "calibration", "pieces", "methods/egc", "methods/gsa", "methods/lander"):
+        soup = soups[site / f"{page}.html"]
+        assert soup.select(".equation math[display=block]"), page
+        for code in soup.select("pre, code"):
+            code.decompose()
+        assert not re.search(r"\$[^$\n]*\$|\\[a-z]{2}", soup.select_one("article").get_text()), page  # type: ignore[union-attr]
+
+
+def test_an_equation_that_cannot_be_typeset_is_refused(tmp_path: Path) -> None:
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "conf.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT / 'docs' / '_site')!r})\n"
+        'extensions = ["myst_parser", "mathml"]\n'
+        'myst_enable_extensions = ["dollarmath"]\nhtml_math_renderer = "mathml"\n'
+    )
+    (docs / "index.md").write_text("# Some page\n\n$$\n\\unheardof{x}\n$$\n")
+    done = build(docs, tmp_path / "site")
+    assert done.returncode == 1
+    assert "unheardof" in done.stderr
 
 
 def test_nothing_is_loaded_from_elsewhere(soups: dict[Path, BeautifulSoup], site: Path) -> None:
