@@ -29,7 +29,7 @@ QUICK_NOTE = "quick: built-in digits, a small network and few rounds; not the pa
 ABOUT_AUGMENTATION = {"data.augment", "feat.egc.prior_transform"}
 # What the first runs had; pairs of them still tell what a choice is worth.
 EARLIER_RECIPE: Mapping[str, Any] = {
-    "feat": {"logits": "cosine"},
+    "feat": {"logits": "cosine", "egc": {"prior_order": "kept"}},
     "calibrate": {"linear_deltas": tuple(i / 4 for i in range(41))},
 }
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from fedfeat.config import Config, parse_config
-from fedfeat.config.renamed import with_new_names
+from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
 from fedfeat.runs.folder import UNKNOWN, RunFolder, checkout_commit
@@ -63,8 +63,8 @@ class Record(BaseModel):
         return config
 
     def parsed_config(self) -> Config:
-        """Return the run's configuration; settings that were renamed since are understood."""
-        return parse_config(with_new_names(self.config), where=f"{self.method} seed {self.seed}")
+        """Return the run's configuration; with the values it ran with, whatever is called or done otherwise since."""
+        return parse_config(as_recorded(self.config), where=f"{self.method} seed {self.seed}")
 
     def to_json(self) -> str:
         """Return the record as text: one key per line, measured numbers with eight digits."""

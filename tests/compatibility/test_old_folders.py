@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 
 from fedfeat import cli
 from fedfeat.api import CheckpointError, load_config, load_dataset, load_trained, resume
+from fedfeat.config.renamed import BEFORE
 from fedfeat.runs.folder import RunFolder
 from toy import untimed
 
@@ -104,8 +105,10 @@ def test_old_runs_are_reported(folders: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_an_old_sweep_finds_nothing_left_to_do(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where it asks for what was done then; what is done otherwise today would be another run."""
     runs = {p: p.stat().st_mtime_ns for p in sorted((folders / "sweep").rglob("result.json"))}
     arguments = ["sweep", str(folders / "tiny-sweep.toml"), "--out", str(folders / "sweep")]
+    arguments += [word for key, value in BEFORE.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     cli.app(arguments, standalone_mode=False)
     assert "2 done before" in capsys.readouterr().out
     assert {p: p.stat().st_mtime_ns for p in sorted((folders / "sweep").rglob("result.json"))} == runs

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 
 from fedfeat.algorithm.step import Known, Seen, Step
 from fedfeat.config import make_config
+from fedfeat.core.rng import rng_at
 from fedfeat.data.dataset import Augmentation
 from fedfeat.geometry import egc_correct, ema, group_energies, weighted_mean
 from fedfeat.methods.feat.correction import NUM_TAIL, PRIOR_HEAD, PRIOR_TAIL, EnergyCorrection, EnergyPrior
@@ -104,7 +107,7 @@ def measure(client, **egc):
 
 def test_client_prior_is_the_moving_average_over_batches_of_exemplars(client):
     means = [float(head.mean()) for head, _ in batch_energies(client)]
-    sent = measure(client)
+    sent = measure(client, prior_order="kept")
     assert sent[PRIOR_HEAD] == pytest.approx(0.1 * (0.1 * means[0] + 0.9 * means[1]) + 0.9 * means[2], rel=1e-5)
     assert sent[NUM_TAIL] == 10
 
@@ -117,10 +120,23 @@ def test_exact_prior_is_the_mean_over_all_exemplars_whatever_their_order(client)
     kept = client.exemplars
     client.keep(kept.flip(0), instead=True)
     flipped = measure(client, prior="mean")
-    moving = measure(client)
+    moving = measure(client, prior_order="kept")
     client.keep(kept, instead=True)
     assert flipped[PRIOR_HEAD] == pytest.approx(sent[PRIOR_HEAD], rel=1e-5)
-    assert moving[PRIOR_HEAD] != pytest.approx(measure(client)[PRIOR_HEAD], rel=1e-5)
+    assert moving[PRIOR_HEAD] != pytest.approx(measure(client, prior_order="kept")[PRIOR_HEAD], rel=1e-5)
+
+
+def test_a_shuffled_prior_is_the_moving_average_over_batches_in_the_order_of_its_round(client):
+    energies = torch.cat([head for head, _ in batch_energies(client)])
+    sent = {}
+    for number in range(40):
+        order = rng_at(client.seed, "prior-order", client.task, number, client.id).permutation(10)
+        means = [float(part.mean()) for part in torch.split(energies[order.tolist()], 4)]
+        sent[number] = measure(replace(client, round=number))[PRIOR_HEAD]
+        assert sent[number] == pytest.approx(ema(means, 0.9), rel=1e-5)
+    assert len(set(sent.values())) > 10
+    # Over rounds it lies around the mean, which the order kept does not.
+    assert sum(sent.values()) / 40 == pytest.approx(float(energies.mean()), rel=0.1)
 
 
 def test_a_client_without_exemplars_reports_zero_old_samples(client):

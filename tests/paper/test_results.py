@@ -12,6 +12,8 @@ import pytest
 from paper_records import MakeRecord
 
 from fedfeat.config.presets import Cell
+from fedfeat.config.renamed import BEFORE
+from fedfeat.core.settings import flatten
 from fedfeat_reproduction.choices import answers, changes_in, find_variations, read_choices
 from fedfeat_reproduction.page import changes_text
 from fedfeat_reproduction.records import Record, read_records
@@ -268,3 +270,16 @@ def test_the_first_records_are_still_read_and_give_the_figures_that_they_gave(tm
         rows = with_other_forms(rows, index) if name == MAIN else rows
         printed = csv.DictReader(rows_csv([row for row in rows if row.ours or row.calibrated]).splitlines())
         assert [{k: v for k, v in row.items() if v} for row in printed] == expected
+
+
+def test_no_record_of_before_gives_a_figure_under_what_is_done_today() -> None:
+    """A record is as old as the settings that it does not have; it is read with what was done then."""
+    old = [kept for kept in read_records(ROOT / "results") if not set(BEFORE) & set(flatten(kept.config))]
+    assert old
+    for kept in old:
+        read = flatten(kept.parsed_config().to_table())
+        assert {key: read[key] for key in BEFORE if key in read} == {k: v for k, v in BEFORE.items() if k in read}
+    main = [entry for entry in TABLES[MAIN].entries if entry.method == "fedcbdr+feat"]
+    assert any(RecordIndex(old).row(entry).ours for entry in main)
+    today = RecordIndex(old, overrides=["feat.egc.prior_order=shuffled"])
+    assert not any(today.row(entry).ours for entry in main)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from sweep_toys import MakeConfig
 
 from fedfeat.config import Config, make_config
 from fedfeat.config.presets import PRESETS
+from fedfeat.config.renamed import BEFORE, as_recorded, with_new_names
 from fedfeat.core.errors import CheckpointError
+from fedfeat.core.settings import flatten
 from fedfeat.runs.identity import (
     changed_settings,
     decides,
@@ -70,7 +73,32 @@ FIRST_NAMES: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.filterwarnings("ignore:.*is called.*now")
 @pytest.mark.parametrize(("name", "table"), FIRST_NAMES)
 def test_a_folder_keeps_the_name_it_had_in_the_first_version(name: str, table: dict[str, Any]) -> None:
-    assert folder_name(make_config(table)) == name
+    assert folder_name(written_by_the_first_version(make_config(table))) == name
+
+
+def written_by_the_first_version(config: Config) -> Config:
+    """What the first version wrote into a run folder, read today: none of the settings that came later are in it."""
+    table = config.to_table()
+    for key in BEFORE:
+        *outer, name = key.split(".")
+        inside = table
+        for part in outer:
+            inside = inside.get(part, {})
+        inside.pop(name, None)
+    return make_config(as_recorded(table))
+
+
+def test_what_is_done_otherwise_today_is_another_run() -> None:
+    """No run of before is found again under a setting it did not have."""
+    for key, value in BEFORE.items():
+        today = make_config({"method": "fedcbdr+feat+calibrate", "feat": {"keep_tts": True}})
+        before = make_config(today.to_table(), [f"{key}={json.dumps(value)}"])
+        assert identity(today) != identity(before)
+        assert key in flatten(changed_settings(today))
+        assert key not in flatten(changed_settings(before))
+        folder = with_new_names(written_by_the_first_version(today).to_table())
+        with pytest.raises(CheckpointError, match=key):
+            refuse_other_run(Path(), today, folder)
 
 
 @pytest.mark.filterwarnings("ignore:.*is called.*now")

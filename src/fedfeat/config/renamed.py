@@ -1,4 +1,4 @@
-"""Settings that have another name today: old ones are still understood wherever a configuration is read."""
+"""Settings that have another name or another default today: what was written before keeps its meaning."""
 
 from __future__ import annotations
 
@@ -7,11 +7,41 @@ from collections.abc import Mapping
 from typing import Any
 
 RENAMED = {"engine.together": "engine.vectorised", "mirror": "tracker"}  # a key, or a whole table
+# What runs did before there was a setting for it, where its default is something else. A run folder and a record hold
+# every setting of their time, so one that is not there is older than it.
+BEFORE: Mapping[str, Any] = {"feat.egc.prior_order": "kept"}
 
 
 def with_new_names(table: Mapping[str, Any], *, where: str | None = None) -> dict[str, Any]:
     """Return nested tables with today's names; ``where`` names the source in a warning, None stays silent."""
     return _with_names(table, RENAMED, where)
+
+
+def as_recorded(table: Mapping[str, Any], *, where: str | None = None) -> dict[str, Any]:
+    """Return the whole configuration of a run, as it was written at any time, with today's names and its own values."""
+    found = with_new_names(table, where=where)
+    for key, value in BEFORE.items():
+        found = _with_value(found, key.split("."), value, instead=False)
+    return found
+
+
+def with_first_values(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a configuration made of defaults with those of the first version: what a run's identity starts from."""
+    found = dict(table)
+    for key, value in BEFORE.items():
+        found = _with_value(found, key.split("."), value, instead=True)
+    return found
+
+
+def _with_value(table: Mapping[str, Any], path: list[str], value: Any, *, instead: bool) -> dict[str, Any]:
+    """Return nested tables with one more value, if the table around it is there."""
+    name, *inner = path
+    found = dict(table)
+    if not inner:
+        return {**found, name: value} if instead or name not in found else found
+    if isinstance(found.get(name), Mapping):
+        found[name] = _with_value(found[name], inner, value, instead=instead)
+    return found
 
 
 def with_first_names(table: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from fedfeat.config.renamed import with_new_names
+from fedfeat.config.renamed import as_recorded
 from fedfeat.report.records import ResultRecord, RoundRecord, ScenarioRecord, TaskRecord
 from fedfeat.runs.folder import RunFolder
 
@@ -70,7 +70,7 @@ class Run:
 def read_run(path: Path) -> Run:
     """Read a run folder, however broken; nothing is raised for what it holds."""
     folder, missing = RunFolder(path), list[str]()
-    config = with_new_names(_table(folder.config_path, missing))
+    config = as_recorded(_table(folder.config_path, missing))
     if "method" not in config and not missing:
         missing.append("config.toml names no method")
     environment = _table(path / "env.json", missing)
@@ -78,7 +78,7 @@ def read_run(path: Path) -> Run:
     rounds, tasks, labels = _events(folder, missing)
     result = _record(ResultRecord, folder.result_path, missing) if folder.result_path.exists() else None
     if result is not None and not config:
-        config = with_new_names(result.config)
+        config = as_recorded(result.config)
     data = config.get("data")
     name = data.get("name") if isinstance(data, dict) else None
     seed = config.get("seed")

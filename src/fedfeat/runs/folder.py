@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 import fedfeat
-from fedfeat.config import Config, load_config
+from fedfeat.config import Config, make_config
+from fedfeat.config.config import read_toml
+from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError
 from fedfeat.core.files import disk_errors, write_atomically, write_json
 from fedfeat.runs.checkpoint import CheckpointFolder
@@ -61,7 +63,9 @@ class RunFolder:
     def config(self) -> Config:
         """Return what the run was started with; a folder that this version cannot read is refused, with a way out."""
         try:
-            return load_config(self.config_path)
+            where = str(self.config_path)
+            table = as_recorded(read_toml(self.config_path), where=where)
+            return make_config(table, where=where, folder=self.path)
         except ConfigError as error:
             raise ConfigError(
                 f"{error}; the run may be of another version of fedfeat: "

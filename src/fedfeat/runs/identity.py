@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.config import Config, differing_keys
-from fedfeat.config.renamed import new_key, with_first_names, with_new_names
+from fedfeat.config.renamed import as_recorded, new_key, with_first_names, with_first_values
 from fedfeat.core.errors import CheckpointError
 from fedfeat.core.settings import flatten
 from fedfeat.data.load import DATASETS
@@ -38,7 +38,7 @@ def deciding_settings(
     :param place: keep the path of one's own images, which is all that tells them from others.
     :param without: dotted keys and tables that are left out besides.
     """
-    table = config.to_table() if isinstance(config, Config) else with_new_names(config)
+    table = config.to_table() if isinstance(config, Config) else as_recorded(config)
     left_out = {*_undecisive(), *without}
     data = table.get("data")
     if place and isinstance(data, dict) and data.get("name") in OWN_DATA:
@@ -53,10 +53,10 @@ def deciding_settings(
 def changed_settings(config: Config, *, place: bool = False, without: Collection[str] = ()) -> Table:
     """Return the settings that decide a result and differ from the defaults.
 
-    Defaults are left out, so an old run is found again where a later version adds a setting. Where a default
-    itself changes, the run folder's own configuration tells, and the folder is refused.
+    Defaults are left out, so an old run is found again where a later version adds a setting. Where that version does
+    something else by default, its value is told, and that of before is not.
     """
-    usual = deciding_settings(Config(method=config.method), without=without)
+    usual = with_first_values(deciding_settings(Config(method=config.method), without=without))
     return _changed(deciding_settings(config, place=place, without=without), usual)
 
 

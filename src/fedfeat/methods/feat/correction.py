@@ -12,6 +12,7 @@ from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import Buffers, Prediction, Statistic
 from fedfeat.algorithm.step import Known, Seen, Step
 from fedfeat.core.payload import Payload, number_of
+from fedfeat.core.rng import rng_at
 from fedfeat.geometry import Energies, egc_correct, ema, group_energies, weighted_mean
 from fedfeat.methods.feat.settings import EGCSettings
 from fedfeat.models import ETFHead, Network, Outputs
@@ -95,6 +96,8 @@ class EnergyPrior(Statistic):
             return 0.0, 0.0, 0
         sizes = [len(batch) for batch in batches]
         energies = torch.stack(self._energies(client.network, torch.cat(batches), client.num_old))
+        if self.settings.prior == "ema" and self.settings.prior_order == "shuffled":
+            energies = energies[:, _order(client, len(exemplars))]
         means = [part.mean(dim=1) for part in torch.split(energies, sizes, dim=1)]
         heads, tails = torch.stack(means, dim=1).tolist()  # one look at the device, not one per batch
         return self._average(heads, sizes), self._average(tails, sizes), len(exemplars)
@@ -114,6 +117,12 @@ class EnergyPrior(Statistic):
             subspace=self.settings.subspace,
             num_prototypes=head.num_prototypes,
         )
+
+
+def _order(client: Client, count: int) -> Tensor:
+    """Return the order that a shuffled loader would have in this round."""
+    rng = rng_at(client.seed, "prior-order", client.task, client.round, client.id)
+    return torch.from_numpy(rng.permutation(count)).to(client.device)
 
 
 class EnergyCorrection(Prediction):

@@ -66,6 +66,11 @@ class EGCSettings(Settings):
         "first", "start of the moving average", origin="a choice: no pull to zero; the released code starts at 0"
     )
     prior: Literal["ema", "mean"] = setting("ema", "moving average over batches, or the exact mean", origin="paper")
+    prior_order: Literal["shuffled", "kept"] = setting(
+        "shuffled",
+        "order of the exemplars behind the moving average; as they were kept, the last few classes outweigh all others",
+        origin="released code: a shuffled loader",
+    )
     prior_source: Literal["post_pass", "online"] = setting(
         "post_pass",
         "one pass over the exemplars after training, or the training batches themselves",
