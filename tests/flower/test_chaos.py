@@ -121,13 +121,13 @@ def fedfeat(*arguments: str | Path) -> list[str]:
 
 @contextmanager
 def command(log: Path, *arguments: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one of our commands, its output in a file; it is interrupted in the end if it still runs."""
+    """Run one of our commands, its output in a file; it is stopped in the end if it still runs."""
     with log.open("ab") as file:
         process = subprocess.Popen(fedfeat(*arguments), stdout=file, stderr=subprocess.STDOUT)
     try:
         yield process
     finally:
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)  # a shell's background jobs would not hear Ctrl-C
         process.wait(60)
 
 
@@ -168,12 +168,12 @@ def test_federate_that_is_killed_leaves_nothing_behind_and_continues(tmp_path: P
     assert processes_that_mention(str(tmp_path)) == []
 
 
-def test_a_client_waits_for_its_server_and_is_stopped_by_ctrl_c(tmp_path: Path) -> None:
+def test_a_client_waits_for_its_server_and_is_stopped_as_a_service_is(tmp_path: Path) -> None:
     address, log, state = f"127.0.0.1:{free_port()}", tmp_path / "output.txt", tmp_path / "state"
     with command(log, "client", "--server", address, "--name", "early", "--state", state, "--device", "cpu") as process:
         eventually((state / "early.state.json").exists, 120, "the start of the client's own process")
         assert processes_that_mention(str(state))
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 130, log.read_text()
     assert f"nobody answers at {address} yet; waiting" in log.read_text()
     assert "stopped; the same command continues from where it stopped" in log.read_text()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
 import tomli_w
+import typer
 from federations import processes_that_mention
 from typer.testing import CliRunner
 
-from fedfeat.cli import app
+from fedfeat.cli import app, federation
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.experiment import start
 from toy import toy_config, toy_table, write_toy
@@ -46,3 +48,15 @@ def test_mistakes_get_one_sentence(
     assert isinstance(error, FedfeatError), repr(error)
     assert sentence in str(error)
     assert processes_that_mention(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_a_service_that_is_stopped_end_alike(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests are a background job
+    try:
+        with pytest.raises(typer.Exit) as ended, federation._stoppable():
+            signal.raise_signal(number)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.value.exit_code == 130
+    assert "the same command continues" in capsys.readouterr().out

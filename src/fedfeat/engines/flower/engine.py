@@ -105,7 +105,7 @@ class FlowerEngine(InProcessEngine):
                 "client": client,
                 "generation": int(number_of(self.states.get(client, {GENERATION: 0}), GENERATION)),
             }
-            messages[client] = Request(self.roster.members[client].node, header, packed)
+            messages[client] = Request(self.roster.members[client], header, packed)
         return messages
 
     def _read(self, client: int, op: str, request: Payload, answer: Reply | Lost) -> Payload | Lost:

@@ -19,17 +19,6 @@ AGAIN_AFTER = 30.0  # seconds until a client that cannot take part is asked agai
 log = logging.getLogger("fedfeat.server")
 
 
-@dataclass
-class Member:
-    """A client as the server knows it now."""
-
-    client: int
-    name: str
-    node: int
-    generation: int
-    exemplars: int
-
-
 @dataclass(frozen=True)
 class RefusedNode:
     """Why a node cannot take part, and until when it is left alone."""
@@ -70,17 +59,17 @@ class Roster:
         self.run, self.names = read_roster(folder)
         self._write()
         self.greeting = {**greeting, "run": self.run}
-        self.members: dict[int, Member] = {}
+        self.members: dict[int, int] = {}  # the node of each client that is connected
         self.classes: dict[int, list[str]] = {}  # classes that clients with data of their own say they hold
         self._refused: dict[int, RefusedNode] = {}  # by node
 
     def refresh(self) -> None:
         """Greet nodes that are new or were refused a while ago, and forget those that have gone."""
         online = self.channel.nodes()
-        self.members = {k: m for k, m in self.members.items() if m.node in online}
+        self.members = {k: node for k, node in self.members.items() if node in online}
         self._refused = {node: refusal for node, refusal in self._refused.items() if node in online}
         resting = {node for node, refusal in self._refused.items() if time.monotonic() < refusal.until}
-        new = online.keys() - {m.node for m in self.members.values()} - resting
+        new = online.keys() - set(self.members.values()) - resting
         requests = {node: Request(node, self.greeting) for node in sorted(new)}
         answers = dict(self.channel.send(HELLO, requests, self.deadline)) if requests else {}
         hellos = {node: answer for node, answer in answers.items() if isinstance(answer, Reply)}
@@ -112,7 +101,7 @@ class Roster:
             return
         self._refused.pop(node, None)
         # A client that was killed comes back under a new node; the old one lingers for a minute.
-        self.members[client] = Member(client, name, node, int(hello["generation"]), int(hello["exemplars"]))
+        self.members[client] = node
         self.classes[client] = list(hello.get("classes") or [])
         log.info("%s is client %d", name, client)
 

@@ -107,10 +107,8 @@ class Store:
         self, place: Place, op: str, request: str, reply: Packed, state: State, sizes: Mapping[str, int]
     ) -> None:
         """Write what an exchange came to; when this returns, the reply may leave."""
-        data = encode(reply)
-        name = hashlib.sha256(data).hexdigest()
         # Not flushed: after a power cut the round is trained again, with the same outcome.
-        self._write_object(name, data, flush=False)
+        name = self._put(reply, flush=False)
         self.entries.append(JournalEntry(place, op, request, name, self._snapshot(state)))
         self.state = state
         self.reached = max(self.reached, self.generation)
@@ -132,7 +130,7 @@ class Store:
             if isinstance(value, Tensor):
                 # Operations replace entries rather than write into them, so identity tells.
                 kept = self._known.get(key)
-                tensors[key] = kept[1] if kept is not None and kept[0] is value else self._put(value)
+                tensors[key] = kept[1] if kept is not None and kept[0] is value else self._put(pack({"value": value}))
                 known[key] = (value, tensors[key])
         plain = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
         self._known = known
@@ -140,23 +138,19 @@ class Store:
         changed = (plain, tensors) != (now.plain, now.tensors)
         return Snapshot(now.generation + changed, plain, tensors)
 
-    def _put(self, value: Tensor) -> str:
-        data = encode(pack({"value": value}))
+    def _put(self, packed: Packed, *, flush: bool = True) -> str:
+        """Store a payload under its hash; one that is there is written again only if it was damaged."""
+        data = encode(packed)
         name = hashlib.sha256(data).hexdigest()
-        self._write_object(name, data, flush=True)
-        return name
-
-    def _write_object(self, name: str, data: bytes, *, flush: bool) -> None:
         path = self.folder / "objects" / name
-        if _holds(path, data):
-            return
+        if path.exists() and path.read_bytes() == data:
+            return name
         if flush:
             write_atomically(path, data)
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{name}.tmp")
-        temporary.write_bytes(data)
-        temporary.replace(path)
+        else:  # one that is cut off does not have its hash
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        return name
 
     def _object(self, name: str) -> Packed | None:
         """Return what was stored under a hash; None if it is gone or damaged."""
@@ -213,11 +207,3 @@ class Store:
         for path in (self.folder / "objects").iterdir():
             if path.name not in needed:
                 path.unlink(missing_ok=True)
-
-
-def _holds(path: Path, data: bytes) -> bool:
-    """Tell whether a file has this very content: one that was damaged is to be written again."""
-    try:
-        return path.read_bytes() == data
-    except OSError:
-        return False
