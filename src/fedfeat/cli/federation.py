@@ -199,19 +199,19 @@ class FederationProgress(RunProgress):
     """Says after every round who replied, how long it took and what was sent."""
 
     def _joined(self, event: dict[str, Any]) -> None:
-        self.console.print(f"{self.label}{event['name']} takes part as client {event['client']}", style="dim")
+        self.console.print(f"{event['name']} takes part as client {event['client']}", style="dim")
 
     def _warning(self, event: dict[str, Any]) -> None:
-        self.console.print(f"{self.label}{event['text']}", style="yellow", markup=False)
+        self.console.print(event["text"], style="yellow", markup=False)
 
     def _round(self, event: dict[str, Any]) -> None:
         took = ", ".join(f"{k}: {seconds:.1f} s" for k, seconds in event.get("client_seconds", {}).items())
         sent = f"{event['bytes_up'] / 1e6:.1f} MB up, {event['bytes_down'] / 1e6:.1f} MB down"
         losses = " ".join(f"{k} {v:.3f}" for k, v in event["losses"].items() if k != "first_epoch")
         self.console.print(
-            f"{self.label}task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}: "
+            f"task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}: "
             f"{event['replied']} of {event['clients']} clients in {event['seconds']:.1f} s ({took}), {sent}, {losses}"
         )
         for fate in ("failed", "missing"):
             for client, reason in event[fate].items():
-                self.console.print(f"{self.label}  client {client} {fate}: {reason}", style="yellow")
+                self.console.print(f"  client {client} {fate}: {reason}", style="yellow")

@@ -30,9 +30,8 @@ console = Console(highlight=False, soft_wrap=True, markup=False)
 class RunProgress:
     """Listens to a run's events and prints them."""
 
-    def __init__(self, console: Console, label: str = "") -> None:
+    def __init__(self, console: Console) -> None:
         self.console = console
-        self.label = f"{label}: " if label else ""
         self.bar: Progress | None = None
         self.last_line = 0.0
         self.rounds = self.tasks = 0
@@ -54,14 +53,13 @@ class RunProgress:
         self.folder = Path(event["folder"])
         at = event["resumed_at"]
         self.console.print(
-            f"{self.label}{event['method']} on {event['dataset']}: {self.tasks} tasks x {self.rounds} rounds, "
+            f"{event['method']} on {event['dataset']}: {self.tasks} tasks x {self.rounds} rounds, "
             f"{event['clients']} clients, {event['parameters']:,} backbone parameters, {event['device']}"
         )
-        self.console.print(f"{self.label}{event['aggregation']}", style="dim")
-        for note in event["notes"]:
-            self.console.print(f"{self.label}{note}", style="dim")
+        for note in (event["aggregation"], *event["notes"]):
+            self.console.print(note, style="dim")
         if at:
-            self.console.print(f"{self.label}resuming in task {at['task']} after round {at['round']}")
+            self.console.print(f"resuming in task {at['task']} after round {at['round']}")
         if self.console.is_terminal:
             columns = (
                 TextColumn("[bold]{task.description}"),
@@ -87,9 +85,7 @@ class RunProgress:
             self.bar.update(self.bar.task_ids[0], completed=done, description=description, note=note)
         elif event["round"] == self.rounds or time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
-            self.console.print(
-                f"{self.label}task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}: {note}"
-            )
+            self.console.print(f"task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}: {note}")
 
     def _say_plan(self, clients: int, bytes_each: int) -> None:
         """Say how the GPU is shared, whenever that changed."""
@@ -97,10 +93,10 @@ class RunProgress:
         plan = f"{clients} clients at once, {each}" if clients > 1 else "one client at a time"
         if plan != self.plan:
             self.plan = plan
-            self.console.print(f"{self.label}engine cuda: {plan}", style="dim")
+            self.console.print(f"engine cuda: {plan}", style="dim")
 
     def _task(self, event: Event) -> None:
-        line = f"{self.label}after task {event['task']}/{self.tasks}: accuracy {event['accuracy']:.2f} %"
+        line = f"after task {event['task']}/{self.tasks}: accuracy {event['accuracy']:.2f} %"
         if event["accuracy"] != event["accuracy_uncorrected"]:
             line += f" ({event['accuracy_uncorrected']:.2f} % without the correction)"
         self.console.print(line + f", {event['exemplars']} exemplars kept")
@@ -109,7 +105,7 @@ class RunProgress:
         self.close()
         result = event["result"]
         self.console.print(
-            f"{self.label}final accuracy {result['final_accuracy']:.2f} %, forgetting {result['forgetting']:.2f}, "
+            f"final accuracy {result['final_accuracy']:.2f} %, forgetting {result['forgetting']:.2f}, "
             f"{result['images_per_second']:,.0f} images/s; everything is in {event['folder']}",
             style="bold",
         )
