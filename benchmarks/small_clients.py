@@ -101,13 +101,14 @@ class SmallClients:
     def round_one_by_one(self, round: int) -> Tensor:
         """Do a round as the in-process engine does without stacking."""
         self.alone.round = round
-        return self._averaged(self.alone.ask("train", self._requests(round)))
+        return self._averaged(self.alone.ask("train", self.requests(round)))
 
     def round_vectorised(self, round: int, way: VectorisedClients) -> Tensor:
         """Do a round with all participants in one stack."""
-        return self._averaged(way.train(self._requests(round)))
+        return self._averaged(way.train(self.requests(round)))
 
-    def _requests(self, round: int) -> dict[int, Payload]:
+    def requests(self, round: int) -> dict[int, Payload]:
+        """Return what the participants of a round are asked with."""
         self.engine.round = round
         return {int(k): {"weights": self.start} for k in self.engine.scenario.participants(0, round)}
 
@@ -149,7 +150,7 @@ def measure(side: int, arguments: argparse.Namespace) -> dict[str, Any]:
         ways[name] = lambda round, stack=stack: clients.round_vectorised(round, stack)  # type: ignore[misc]
     # Two rounds come before the clock: captured steps run eagerly in the first, and are captured in the second.
     times = take_turns({n: clients.timed(n, work) for n, work in ways.items()}, arguments.repetitions, warm_up=2)
-    step_bytes = {name: stack.step_bytes() for name, stack in stacks.items()}
+    step_bytes = {name: stack.step_bytes(clients.requests(0)) for name, stack in stacks.items()}
     plain = [t.wall for t in times[PLAIN]]
     rows = []
     for name, series in times.items():

@@ -57,6 +57,8 @@ class Reference(Protocol):
     """Something besides the batch that a step looks at: a frozen model, a synthetic batch.
 
     A function that is ``Capturable`` runs at full speed on engine cuda; any other callable works too, in eager mode.
+    A reference says ``alike = True`` if its capturable function is the same for every client of a round, so that only
+    its tensors differ: many small clients can then be trained at once.
     """
 
     def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
@@ -157,6 +159,8 @@ class Method:
     terms: tuple[LossTerm, ...] = ()
     wants_intermediate: bool = False
     references: tuple[Reference, ...] = ()
+    balanced: bool = False  # the loss takes the frequencies of classes into account
+    distils: bool = False  # the previous model teaches old classes
     trains_on_references: bool = False  # a reference runs the network that is trained, and gradients go through it
     penalties: tuple[Penalty, ...] = ()
     keeps_previous_model: bool = False  # clients keep the model that the previous task ended with
@@ -188,11 +192,12 @@ class Method:
 
     @property
     def steps_alike(self) -> bool:
-        """Whether a training step is the same function for every client.
+        """Whether a training step is the same function for every client, up to tensors that lie side by side.
 
-        It is not with a teacher or other references, with a penalty on the weights, or with statistics of single steps.
+        It is not with references that differ between clients, penalties on the weights, or statistics of single steps.
         """
-        return not (self.references or self.penalties or any(s.per_step for s in self.statistics))
+        alike = all(getattr(reference, "alike", False) for reference in self.references)
+        return alike and not (self.penalties or any(s.per_step for s in self.statistics))
 
     def active_terms(self, task: int) -> tuple[LossTerm, ...]:
         """Return the loss terms of a task (counted from 0), the classification loss first."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedfeat.algorithm.method import ActiveParts
+from fedfeat.algorithm.method import ActiveParts, Capturable
 from fedfeat.algorithm.step import Objective, References
 from fedfeat.engines.base import BaseEngine
 from fedfeat.engines.cuda.capture import captured
@@ -48,9 +49,9 @@ class BatchLoss(nn.Module):
         super().__init__()
         self.network, self.objective = network, objective
 
-    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, images: Tensor, labels: Tensor, references: References) -> Tensor:
         """Run the batch of one client."""
-        return self.objective(images, labels, ())[1]
+        return self.objective(images, labels, references)[1]
 
 
 class Stack:
@@ -83,6 +84,19 @@ class Stack:
         self.cursor = torch.zeros(size, dtype=torch.long, device=device)
         self.sums = torch.zeros(size, self.train.local_epochs, len(terms), device=device)
         self.places = torch.arange(size, device=device)
+        self.references: list[Capturable] = []  # each with the tensors of all rows, side by side
+
+    def bind(self, parts: Sequence[ActiveParts]) -> None:
+        """Lay the tensors of the clients' references side by side, in the order of rows."""
+        for number, rows in enumerate(zip(*(p.references for p in parts), strict=True)):
+            found = [r for r in rows if isinstance(r, Capturable)]
+            assert len(found) == len(rows), "references that are alike can be captured"
+            stacked = [torch.stack(tensors) for tensors in zip(*(r.tensors for r in found), strict=True)]
+            if number == len(self.references):
+                places = tuple(t.new_zeros(self.rows + 1, *t.shape[1:]) for t in stacked)
+                self.references.append(replace(found[0], tensors=places))
+            for place, tensors in zip(self.references[number].tensors, stacked, strict=True):
+                place[: len(rows)] = tensors
 
     def take(self, size: int, members: Tensor) -> None:
         """Let the clients in the rows ``members`` train on their next ``size`` samples."""
@@ -100,7 +114,7 @@ class Stack:
         leaves, running = self._entries(vectors)
 
         def loss(images: Tensor, labels: Tensor, _: References) -> tuple[None, Tensor]:
-            return None, self._losses({**leaves, **running}, images, labels)
+            return None, self._losses({**leaves, **running}, images, labels, self._reference_tensors(members))
 
         def descend(gradients: Sequence[Tensor | None]) -> list[Tensor]:
             if running:
@@ -130,8 +144,15 @@ class Stack:
         images = self.images.transformed(indices, *draws).contiguous()
         return images.view(-1, size, *images.shape[1:]), self.images.labels[indices].view(-1, size)
 
-    def _losses_of_one(self, values: dict[str, Tensor], images: Tensor, labels: Tensor) -> Tensor:
-        losses: Tensor = torch.func.functional_call(self.loss, values, (images, labels))
+    def _reference_tensors(self, members: Tensor) -> list[list[Tensor]]:
+        return [[t[members] for t in reference.tensors] for reference in self.references]
+
+    def _losses_of_one(
+        self, values: dict[str, Tensor], images: Tensor, labels: Tensor, tensors: list[list[Tensor]]
+    ) -> Tensor:
+        bound = zip(self.references, tensors, strict=True)
+        references = [replace(reference, tensors=tuple(own)) for reference, own in bound]
+        losses: Tensor = torch.func.functional_call(self.loss, values, (images, labels, references))
         return losses
 
     def _entries(self, vectors: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -182,8 +203,9 @@ class Stack:
 
         self.vectors[:] = self.model.vector
         leaves, running = self._entries(self.vectors[:2])
+        members = self.places[:2]
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            self._losses({**leaves, **running}, *self._batches(size, self.places[:2]))
+            self._losses({**leaves, **running}, *self._batches(size, members), self._reference_tensors(members))
         return sum(kept.values()) // 2
 
 

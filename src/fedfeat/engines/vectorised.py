@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -48,13 +49,14 @@ class VectorisedClients:
         worth_a_look = len(samples) >= FEWEST_CLIENTS and engine.device.type in SMALL_STEP
         if len(samples) < 2 or not (wanted or worth_a_look):
             return False
-        step_bytes = self.step_bytes()
+        step_bytes = self.step_bytes(requests)
         if step_bytes is None:
             return False
         return bool(wanted) or pays(engine.device.type, samples, engine.config.train.batch, step_bytes)
 
     def train(self, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
         """Train clients and yield their replies in the order of ids; a reply's vector is valid until the next part."""
+        self.step_bytes(requests)  # planned with before anything needs memory
         for part in even_parts(sorted(requests), self.rows()):
             try:
                 cohort = Cohort(self._stack_for(len(part)), self.engine, part, requests)
@@ -65,12 +67,16 @@ class VectorisedClients:
                 continue
             yield from cohort.replies()
 
-    def step_bytes(self) -> int | None:
+    def step_bytes(self, requests: Mapping[int, Payload]) -> int | None:
         """Return what one client's step keeps for its backward pass, or None if a loss term cannot be stacked."""
-        task = self.engine.task
+        engine, task = self.engine, self.engine.task
         if task not in self._step_bytes:
+            stack = Stack(engine, 2, self._longest(), self.convolutions)
+            some = max(sorted(requests), key=self._samples)
+            method = replace(engine.method, statistics=())
+            stack.bind([ActiveParts.start(method, engine.client(some), requests[some])] * 2)
             try:
-                self._step_bytes[task] = Stack(self.engine, 2, self._longest(), self.convolutions).step_bytes()
+                self._step_bytes[task] = stack.step_bytes()
             except RuntimeError as error:
                 self._step_bytes[task] = None
                 reason = str(error).split("\n")[0]
@@ -81,7 +87,7 @@ class VectorisedClients:
         """Return how many clients to train at once in this task, planned before its first ones need memory."""
         engine = self.engine
         if engine.task not in self._planned:
-            each = 2 * (self.step_bytes() or 0) + COPIES * engine.model.vector.nbytes
+            each = 2 * (self._step_bytes.get(engine.task) or 0) + COPIES * engine.model.vector.nbytes
             self._planned[engine.task] = plan_rows(engine.config.engine.vectorised, _free_bytes(engine.device), each)
         return self._planned[engine.task]
 
@@ -143,7 +149,7 @@ class Cohort:
                     stack.take(step.size, rows)
         except Exception as error:
             where = f"task {self.engine.task + 1}, round {self.engine.round + 1}"
-            error.add_note(f"while clients {', '.join(str(k) for k in self.ids)} trained together in {where}")
+            error.add_note(f"while clients {', '.join(str(k) for k in self.ids)} trained at once in {where}")
             raise
 
     def replies(self) -> Iterator[tuple[int, Payload]]:
@@ -178,6 +184,7 @@ class Cohort:
             stack.vectors[:count] = torch.stack(received)
         for buffer in (stack.velocity, stack.cursor, stack.sums):
             buffer.zero_()
+        stack.bind(self.parts)
         stack.lr.fill_(learning_rate(self.engine.config.train, self.engine.round))
         device = self.engine.device
         stack.samples[:count] = torch.tensor([len(s) for s in self.sets], device=device)

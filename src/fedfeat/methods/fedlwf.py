@@ -61,11 +61,14 @@ def fedlwf(settings: FedLwFSettings) -> Method:
         terms=(LossTerm("kd", distilled, settings.weight, from_task=2),),
         references=(PreviousModel(),),
         keeps_previous_model=True,
+        distils=True,
     )
 
 
 class PreviousModel(Reference):
     """The previous task's final model as a teacher: in evaluation mode, so that new images do not move it."""
+
+    alike = True
 
     def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
         """Return the teacher's view of a batch: its logits of old classes."""

@@ -157,6 +157,7 @@ def lander(settings: LanderSettings) -> Method:
         references=(Anchors(), SyntheticBatches(settings.batch, with_mapping=True)),
         trains_on_references=True,
         keeps_previous_model=True,
+        distils=True,
         server_steps=(AnchorDelivery(settings.text),),
         task_end=(Generation(make_pool),),
         notes=(f"text_encoder={encoder_name(settings.text)}",),

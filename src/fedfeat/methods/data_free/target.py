@@ -81,5 +81,6 @@ def target(settings: TargetSettings) -> Method:
         references=(SyntheticBatches(settings.batch),),
         trains_on_references=True,
         keeps_previous_model=True,
+        distils=True,
         task_end=(Generation(lambda context: synthesise(context, settings.generation)),),
     )

@@ -101,7 +101,8 @@ def etf(method: Method, settings: FeatSettings) -> Method:
         )
 
     # A replay base's own loss gives way to plain cross-entropy; exemplar-free bases keep their masked one.
-    loss = method.loss if settings.keep_tts or method.replay is None else Method.loss
+    keeps_loss = settings.keep_tts or method.replay is None or method.balanced
+    loss = method.loss if keeps_loss else Method.loss
     return replace(method, head=head, loss=loss, has_etf_head=True)
 
 
@@ -190,6 +191,11 @@ def egc(method: Method, settings: FeatSettings) -> Method:
     _demand_etf(method, "egc")
     if not settings.egc.enabled:
         return method
+    if method.balanced:
+        raise ConfigError(
+            f"method: egc takes out an imbalance that balanced in {method.name!r} does not let arise; leave one of the "
+            "two out, as in fedcbdr+etf+balanced"
+        )
     if method.predict is not None:
         raise ConfigError(f"method: {method.name!r} already corrects its predictions; name egc once (feat includes it)")
     if method.replay is None:
