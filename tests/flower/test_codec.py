@@ -45,7 +45,7 @@ def same(a: Any, b: Any) -> bool:
     return a.numel() == 0 or torch.equal(*(torch.cat([x.reshape(-1)]).view(torch.uint8) for x in (a, b)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(payloads)
 def test_every_payload_comes_back_as_it_was(payload: dict[str, Any]) -> None:
     for back in (unpack(pack(payload)), unpack(decode(encode(pack(payload))))):
@@ -107,7 +107,7 @@ def test_an_unknown_dtype_or_kind_of_value_is_refused() -> None:
         unpack(Packed("[]", {"object": b"xxxx"}))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 400), st.integers(0, 255))
 def test_a_damaged_file_is_refused_or_read_but_never_breaks(place: int, byte: int) -> None:
     data = bytearray(encode(pack({"w": torch.arange(10.0), "n": 3, "s": "text"})))

@@ -69,8 +69,8 @@ def test_a_client_with_other_data_or_a_taken_id_does_not_take_part(
     assert all(f["missing"] == {"1": "not connected"} for f in result["rounds_with_fewer_clients"])
 
 
-class Mended:
-    """A client that cannot take part when it is greeted first; its owner then mends it."""
+class RefusedAtFirst:
+    """A client that cannot take part when it is greeted first; its owner then fixes it."""
 
     def __init__(self, client: FederationClient) -> None:
         self.real, self.hellos = client.hello, 0
@@ -80,28 +80,28 @@ class Mended:
         return {"name": "client1", "refused": "data: not found"} if self.hellos <= 2 else self.real(header)
 
 
-def test_a_client_that_was_mended_is_let_in(
+def test_a_client_that_was_fixed_is_let_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("fedfeat.engines.flower.roster.AGAIN_AFTER", 0.0)
     RunFolder.create(tmp_path / "run", config_for(tmp_path, "finetune", wait=10.0), {})
     nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
-    mended = Mended(nodes[NODE + 1])
-    nodes[NODE + 1].hello = mended.hello  # type: ignore[method-assign]
+    refused = RefusedAtFirst(nodes[NODE + 1])
+    nodes[NODE + 1].hello = refused.hello  # type: ignore[method-assign]
     with caplog.at_level("WARNING"):
         result = run_in(tmp_path / "run", LocalGrid(nodes))
     assert result["rounds_with_fewer_clients"] == []
-    assert mended.hellos == 3
+    assert refused.hellos == 3
     assert caplog.text.count("client1 cannot take part: data: not found") == 1, "the same reason is said once"
 
 
 def test_a_client_that_was_refused_is_left_alone_for_a_while(tmp_path: Path) -> None:
     RunFolder.create(tmp_path / "run", config_for(tmp_path, "finetune"), {})
     nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
-    mended = Mended(nodes[NODE + 1])
-    nodes[NODE + 1].hello = mended.hello  # type: ignore[method-assign]
+    refused = RefusedAtFirst(nodes[NODE + 1])
+    nodes[NODE + 1].hello = refused.hello  # type: ignore[method-assign]
     run_in(tmp_path / "run", LocalGrid(nodes))
-    assert mended.hellos == 1
+    assert refused.hellos == 1
 
 
 @pytest.mark.parametrize(

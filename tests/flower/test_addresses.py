@@ -88,7 +88,7 @@ def test_a_server_that_is_starting_may_still_come(made: Path) -> None:
     server.listening.close()
 
 
-def test_what_waiting_does_not_mend_is_refused(made: Path, secure: Server, plain: Server) -> None:
+def test_what_waiting_does_not_fix_is_refused(made: Path, secure: Server, plain: Server) -> None:
     with pytest.raises(ConfigError, match="not from the authority in"):
         check_server("localhost", secure.port, made / "theirs/server/ca.crt")
     with pytest.raises(ConfigError, match=r"does not name 127\.0\.0\.2; .* --renew --host 127\.0\.0\.2"):
