@@ -13,6 +13,7 @@ import pytest
 from fedfeat.core.errors import DataError, MissingExtra
 from fedfeat.data import Augmentation, Dataset, DataSettings, load_dataset
 from fedfeat.data.dataset import channel_statistics
+from fedfeat.data.tiny_imagenet import SUBSET
 
 
 def write(path: Path, blobs: list[Any], labels: list[Any], *, image: str = "image", names=None, **more: Any) -> None:
@@ -125,6 +126,14 @@ def test_wordnet_ids_are_subset_in_sorted_order(tmp_path: Path, encode):
     assert [int(x[0, 0, 0]) for x in tiny.train_images[np.argsort(tiny.train_labels)]] == [
         50 * names.index(name) for name in expected
     ]
+
+
+def test_shards_of_all_200_wordnet_ids_give_the_listed_50(tmp_path: Path, encode):
+    names = [*(f"n{number:08d}" for number in range(150)), *reversed(SUBSET)]
+    blob = encode(np.zeros((64, 64, 3), np.uint8))
+    for split in ("train", "validation"):
+        write(tmp_path / f"{split}-0.parquet", [blob] * 200, list(range(200)), names=names)
+    assert load(tmp_path, "tiny-imagenet").class_names == SUBSET
 
 
 def test_bad_shards(small: Path, encode, pixels, tmp_path: Path):

@@ -8,6 +8,7 @@ import pytest
 
 from fedfeat.core.errors import DataError
 from fedfeat.data import Augmentation, Dataset, DataSettings, load_dataset
+from fedfeat.data.tiny_imagenet import SUBSET
 
 WNIDS = ["n00000003", "n00000001", "n00000002", "n00000004"]
 WORDS = "n00000001\tgoldfish, Carassius auratus\nn00000002\tcrane\nn00000003\tcrane\nn09999999\tother\n"
@@ -133,3 +134,39 @@ def test_images_of_another_size_are_refused(tree: dict[str, bytes], tmp_path: Pa
     tree["train/n00000002/images/n00000002_1.JPEG"] = encode(np.zeros((64, 48, 3), np.uint8), "JPEG")
     with pytest.raises(DataError, match=r"n00000002_1\.JPEG: the size is 48x64 but .*n00000001_0\.JPEG is 64x64"):
         load(write_files(tmp_path, tree))
+
+
+def tree_of(wnids: list[str], image: bytes) -> dict[str, bytes]:
+    files = {"wnids.txt": "\n".join(wnids).encode()}
+    for number, wnid in enumerate(wnids):
+        files[f"train/{wnid}/images/{wnid}_0.JPEG"] = files[f"val/images/val_{number}.JPEG"] = image
+    rows = (f"val_{number}.JPEG\t{wnid}\t0\t0\t62\t62" for number, wnid in enumerate(wnids))
+    return files | {"val/val_annotations.txt": "\n".join(rows).encode()}
+
+
+def test_of_200_classes_every_seed_takes_the_same_50_by_name(encode, tmp_path: Path):
+    image = encode(np.zeros((64, 64, 3), np.uint8))
+    wnids = [*(f"n{number:08d}" for number in range(150)), *SUBSET]
+    np.random.default_rng(0).shuffle(wnids)
+    path = write_zip(tmp_path / "t.zip", tree_of(wnids, image))
+    for seed in (2023, 2024):
+        tiny = load_dataset(DataSettings(name="tiny-imagenet", path=str(path)), seed=seed)
+        assert tiny.class_names == SUBSET
+        assert tiny.train_labels.tolist() == sorted(tiny.test_labels.tolist()) == list(range(50))
+    drawn = DataSettings(name="tiny-imagenet", path=str(path), subset_classes=50)
+    assert len({load_dataset(drawn, seed=seed).class_names for seed in (2023, 2024)}) == 2
+
+
+def test_a_copy_of_50_classes_is_taken_as_it_is_and_one_without_the_50_is_refused(encode, tmp_path: Path):
+    image = encode(np.zeros((64, 64, 3), np.uint8))
+    wnids = [f"n{number:08d}" for number in range(60)]
+    few = load(write_zip(tmp_path / "few.zip", tree_of(wnids[:50], image)))
+    assert few.class_names == tuple(wnids[:50])
+    with pytest.raises(DataError, match=r"among 60, and n01443537 \(50 in all\) is not there"):
+        load(write_zip(tmp_path / "other.zip", tree_of(wnids, image)))
+
+
+def test_the_50_are_sorted_and_distinct():
+    assert len(set(SUBSET)) == 50
+    assert list(SUBSET) == sorted(SUBSET)
+    assert (SUBSET[0], SUBSET[-1]) == ("n01443537", "n09256479")

@@ -20,7 +20,7 @@ from fedfeat.data.npz import open_npz
 from fedfeat.data.parquet import open_parquet
 from fedfeat.data.settings import OWNED, DataSettings, search_places
 from fedfeat.data.source import DigitsSource, Source
-from fedfeat.data.tiny_imagenet import open_tiny_imagenet
+from fedfeat.data.tiny_imagenet import SUBSET, TinySource, open_tiny_imagenet
 
 Opener = Callable[[Path], Source | None]
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
@@ -39,7 +39,7 @@ class DatasetInfo:
     openers: tuple[Opener, ...] = ()
     classes: int | None = None
     shape: tuple[int, int, int] | None = None
-    subset_classes: int | None = None
+    subset: tuple[str, ...] = ()  # ids of the classes that are taken of a copy with more
     statistics: Statistics | None = None
     augmentation: Augmentation = NO_AUGMENTATION
 
@@ -80,12 +80,12 @@ _DATASETS = (
     ),
     DatasetInfo(
         "tiny-imagenet",
-        "TinyImageNet, by default 50 of its classes",
+        "TinyImageNet, by default the same 50 of its classes",
         "download",
         openers=(open_parquet, open_tiny_imagenet),
         classes=200,
         shape=(64, 64, 3),
-        subset_classes=50,
+        subset=SUBSET,
         statistics=((0.4802, 0.4481, 0.3975), (0.2302, 0.2265, 0.2262)),
         augmentation=Augmentation(crop_padding=4, flip=True),
     ),
@@ -109,7 +109,7 @@ def find_dataset(name: str) -> DatasetInfo:
 
 
 def load_dataset(settings: DataSettings, *, seed: int = 0) -> Dataset:
-    """Load a data set; ``seed`` decides which classes are kept when only some are."""
+    """Load a data set; ``seed`` decides which classes are kept where ``subset_classes`` says how many."""
     if settings.name == OWNED:
         raise DataError(
             "data.name: with 'owned' every client brings its own images; run this with 'fedfeat server' and "
@@ -118,7 +118,10 @@ def load_dataset(settings: DataSettings, *, seed: int = 0) -> Dataset:
     info = find_dataset(settings.name)
     source = open_source(info, settings.location())
     names = source.class_names
-    keep = choose_classes(names, settings.subset_classes or info.subset_classes, seed)
+    if settings.subset_classes is None and 0 < len(info.subset) < len(names):
+        keep = listed_classes(source, info)
+    else:
+        keep = choose_classes(names, settings.subset_classes, seed)
     entry = decode_cached(source, keep)
     decoded, (mean, std) = entry.decoded, info.statistics or (entry.mean, entry.std)
     _check_known(info, len(names), decoded.train_images.shape[1:])
@@ -169,6 +172,18 @@ def _open_at(info: DatasetInfo, path: Path) -> Source | None:
     return next((source for source in opened if source is not None), None)
 
 
+def listed_classes(source: Source, info: DatasetInfo) -> list[int]:
+    """Return the classes of the data set's subset, the same for every copy and seed."""
+    ids = source.wnids if isinstance(source, TinySource) else source.class_names
+    missing = [wnid for wnid in info.subset if wnid not in ids]
+    if missing:
+        raise DataError(
+            f"{info.name}: expected {len(info.subset)} classes by their WordNet ids among {len(ids)}, and {missing[0]} "
+            f"({len(missing)} in all) is not there; data.subset_classes = {len(info.subset)} draws some with the seed"
+        )
+    return [ids.index(wnid) for wnid in info.subset]
+
+
 def choose_classes(names: tuple[str, ...], count: int | None, seed: int) -> list[int]:
     """Return the classes to keep: all, or the first ``count`` of the seed's permutation, in that order.
 
@@ -186,9 +201,7 @@ def choose_classes(names: tuple[str, ...], count: int | None, seed: int) -> list
 def _check_known(info: DatasetInfo, classes: int, shape: tuple[int, ...]) -> None:
     """Refuse what is not the data set of that name: another number of classes, another size."""
     # TinyImageNet is also handed on with some of its classes only; CIFAR never is.
-    wrong_count = info.classes is not None and (
-        classes > info.classes if info.subset_classes else classes != info.classes
-    )
+    wrong_count = info.classes is not None and (classes > info.classes if info.subset else classes != info.classes)
     if wrong_count or (info.shape is not None and shape != info.shape):
         raise DataError(
             f"{info.name}: expected {info.classes} classes of {info.image_size} images, got {classes} "

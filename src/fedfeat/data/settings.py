@@ -35,7 +35,7 @@ class DataSettings(Settings):
     subset_classes: int | None = Field(
         default=None,
         ge=1,
-        description="keep this many classes, drawn with the seed; unset: 50 for tiny-imagenet, all otherwise",
+        description="keep this many classes, drawn with the seed; unset: all, of tiny-imagenet always the same 50",
     )
     augment: Literal["auto", "none", "crop-flip"] = Field(
         default="auto",
