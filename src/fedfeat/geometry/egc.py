@@ -83,10 +83,11 @@ def egc_correct(
     gate = egc_gate(energies, prior_head, eps=eps)[:, None]
     c = etf_cosine(num_prototypes or z.shape[1])
     tail, head = z[:, :num_old], z[:, num_old:]
-    # W_G^T P_G x is z_G itself; W_other^T P_G x is the same number for every class of the other group.
-    move_tail, move_head = -_seen_from_outside(head, c), -head
+    head_inside, head_outside = _component(head, c, subspace)
+    move_tail, move_head = -head_outside, -head_inside
     if tail_boost:
-        move_tail, move_head = move_tail + tail, move_head + _seen_from_outside(tail, c)
+        tail_inside, tail_outside = _component(tail, c, subspace)
+        move_tail, move_head = move_tail + tail_inside, move_head + tail_outside
     return torch.cat([torch.addcmul(tail, gate, move_tail), torch.addcmul(head, gate, move_head)], dim=1)
 
 
@@ -99,9 +100,15 @@ def _rest(size: int, c: float) -> float:
     return rest if abs(rest) >= 1e-12 else 1 - c
 
 
-def _seen_from_outside(group: Tensor, c: float) -> Tensor:
-    """Return ``w^T P_G x`` for every prototype ``w`` outside the group, [B, 1]: ``c 1^T G^-1 z``."""
-    return group.sum(dim=1, keepdim=True) * (c / _rest(group.shape[1], c))
+def _component(group: Tensor, c: float, subspace: Subspace) -> tuple[Tensor, Tensor]:
+    """Return ``w^T P_G x`` for the prototypes of the group, [B, n], and for every other one, [B, 1].
+
+    In the span these are ``z`` itself and ``c 1^T G^-1 z``. Differences of prototypes are orthogonal to their mean and
+    to all other prototypes.
+    """
+    if subspace == "centered":
+        return group - group.mean(dim=1, keepdim=True), torch.zeros_like(group[:, :1])
+    return group, group.sum(dim=1, keepdim=True) * (c / _rest(group.shape[1], c))
 
 
 def _energy(group: Tensor, c: float, subspace: Subspace) -> Tensor:
