@@ -128,3 +128,10 @@ def test_settings_behind_options() -> None:
     assert config.data.path == "some where"
     assert engine_overrides(None, None) == []
     assert first_seeds(2) == (2023, 2024)
+
+
+@pytest.mark.parametrize(("data", "weight"), [("cifar10", 5.0), ("cifar100", 1.0), ("tiny", 1.0)])
+def test_moon_has_its_published_weight_for_each_data_set(data: str, weight: float) -> None:
+    config = make_config(settings(Cell(data, 5, 0.5), "fedcbdr+moon"))
+    assert config.to_table()["moon"]["mu"] == weight
+    assert make_config({"method": "fedcbdr+moon"}).to_table()["moon"]["mu"] == 1.0

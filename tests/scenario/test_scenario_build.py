@@ -134,3 +134,15 @@ def test_ten_thousand_clients_are_quick():
     assert sum(split.sizes.sum() for split in scenario.splits) == 50_000
     assert "clients" not in record["tasks"][0]
     assert record["tasks"][0]["present"] == 5000
+
+
+def test_the_order_of_classes_can_follow_the_run_while_the_partition_stays():
+    labels_of_ten = np.repeat(np.arange(10), 40)
+    shared = {"tasks": 5, "class_order": "legacy", "partition_seed": "legacy", "seed": 2023}
+    one, other = (
+        build_scenario(labels_of_ten, 10, ScenarioSettings(**shared, order_seed="run"), seed) for seed in (2023, 2024)
+    )
+    assert one.class_order == build_scenario(labels_of_ten, 10, ScenarioSettings(**shared), 2024).class_order
+    assert other.class_order == building.class_order(10, "legacy", 2024) != one.class_order
+    for task in range(5):
+        assert [len(one.samples(task, k)) for k in range(5)] == [len(other.samples(task, k)) for k in range(5)]

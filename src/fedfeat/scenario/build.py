@@ -23,12 +23,13 @@ MAX_ATTEMPTS = 1000
 
 def build_scenario(train_labels: ArrayLike, num_classes: int, settings: ScenarioSettings, seed: int) -> Scenario:
     """Partition training samples over tasks and clients; ``seed`` counts unless the settings bring their own."""
+    run_seed = seed
     seed = seed if settings.seed is None else settings.seed
     labels = np.asarray(train_labels, dtype=np.int64)
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
         raise DataError(f"training labels run from {labels.min()} to {labels.max()}, outside 0 to {num_classes - 1}")
     task_classes = task_ranges(num_classes, settings.tasks)
-    order = class_order(num_classes, settings.class_order, seed)
+    order = class_order(num_classes, settings.class_order, run_seed if settings.order_seed == "run" else seed)
     internal = np.argsort(order).astype(np.int64)[labels]
     first_tasks = settings.first_tasks()
     present = tuple(np.flatnonzero(first_tasks <= task) for task in range(settings.tasks))

@@ -49,6 +49,10 @@ class ScenarioSettings(Settings):
         description="seed of class order, partitions and participation, for runs that differ in weights and batches "
         "only; unset: the run's seed",
     )
+    order_seed: Literal["scenario", "run"] = Field(
+        default="scenario",
+        description="seed of the class order: that of the partitions, or the run's, so that only the order follows it",
+    )
     participation: StrictInt | StrictFloat = Field(
         default=1.0,
         description="clients per round: 0.4 is a fraction of those present, 4 a number; 1.0 is all, 1 is one",
