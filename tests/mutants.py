@@ -23,10 +23,9 @@ CONTRACT = "test_contract.py::test_"
 
 
 class Fault(NamedTuple):
-    """One change of one file under ``src/fedfeat``, and the tests (file name and node) that must fail with it."""
+    """A text that stands once in ``src/fedfeat``, what takes its place, and the tests that must fail then."""
 
     name: str
-    file: str
     right: str
     wrong: str
     tests: tuple[str, ...]
@@ -35,161 +34,138 @@ class Fault(NamedTuple):
 FAULTS = (
     Fault(
         "GSA with the wrong sign",
-        "geometry/gsa.py",
         "(student.exp() * (student - teacher))",
         "(student.exp() * (teacher - student))",
         ("test_geometry_gsa.py",),
     ),
     Fault(
         "EGC without its prior",
-        "geometry/egc.py",
         "excess = energies.head - prior_head",
         "excess = energies.head",
         ("test_geometry_egc.py",),
     ),
     Fault(
         "an off-by-one of num_old in EGC",
-        "geometry/egc.py",
         "tail, head = cosine_logits[:, :num_old], cosine_logits[:, num_old:]",
         "tail, head = cosine_logits[:, : num_old + 1], cosine_logits[:, num_old + 1 :]",
         ("test_geometry_egc.py",),
     ),
     Fault(
         "an off-by-one of num_old in the loss of new classes",
-        "algorithm/losses.py",
         "F.cross_entropy(logits[:, num_old:], labels - num_old)",
         "F.cross_entropy(logits[:, num_old - 1 :], labels - num_old + 1)",
         ("test_losses.py",),
     ),
     Fault(
         "MOON with the wrong sign",
-        "methods/moon.py",
         "F.cross_entropy(cosines.T / tau, nearest)",
         "F.cross_entropy(-cosines.T / tau, nearest)",
         ("test_moon.py",),
     ),
     Fault(
         "SCAFFOLD's server does not update its control variate",
-        "methods/scaffold.py",
         "server.progress.tensors[CONTROL] = control\n",
         "pass\n",
         ("test_scaffold.py",),
     ),
     Fault(
         "herding picks the farthest",
-        "methods/exemplar_rules.py",
         'distance.masked_fill(~free, float("inf")).argmin()',
         'distance.masked_fill(~free, -float("inf")).argmax()',
         ("test_replay_rules.py",),
     ),
     Fault(
         "leverage scores without the inverse of the mask",
-        "methods/fedcbdr/leverage.py",
         "vectors = self._mask(client).undo(vectors)",
         "pass",
         ("test_replay_leverage.py",),
     ),
     Fault(
         "an unseeded choice of exemplars",
-        "methods/exemplar_rules.py",
         'rng_at(client.seed, "keep-random", client.task, client.id)',
         '__import__("numpy").random.default_rng()',
         (CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[replay]",),
     ),
     Fault(
         "an unseeded order of batches",
-        "federation/training.py",
         'rng_at(client.seed, "batches", client.task, round, client.id, epoch)',
         '__import__("numpy").random.default_rng()',
         (CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[finetune]",),
     ),
     Fault(
         "a lost exemplar",
-        "algorithm/client.py",
         "torch.cat([earlier, chosen.to(earlier)])",
         "torch.cat([earlier[1:], chosen.to(earlier)])",
         (CONTRACT + "the_budget_is_kept_and_exemplars_are_own_and_old[fedcbdr+feat]",),
     ),
     Fault(
         "a budget exceeded by one",
-        "scenario/scenario.py",
         "even_sizes(budget, len(here))",
         "even_sizes(budget + 1, len(here))",
         (CONTRACT + "the_budget_is_kept_and_exemplars_are_own_and_old[fedcbdr+feat]", "test_scenario_rounds.py"),
     ),
     Fault(
         "a client looks at a neighbour's samples",
-        "engines/base.py",
         "self.scenario.samples(self.task, client_id), device",
         "self.scenario.samples(self.task, max(client_id - 1, 0)), device",
         (CONTRACT + "no_sample_leaves_its_client[finetune]",),
     ),
     Fault(
         "momentum dropped",
-        "federation/training.py",
         "velocity.mul_(momentum).add_(gradient)",
         "velocity.copy_(gradient)",
         ("test_models_training.py",),
     ),
     Fault(
         "weight decay dropped",
-        "federation/training.py",
         "gradient.add_(weights, alpha=weight_decay)",
         "pass",
         ("test_models_training.py",),
     ),
     Fault(
         "an average without the numbers of samples",
-        "federation/average.py",
         'weight = 1.0 if how == "uniform" else float(count)',
         "weight = 1.0",
         ("test_models_training.py", "test_loop.py::test_sample_weighting_differs_from_uniform"),
     ),
     Fault(
         "a class missing in the confusion table",
-        "federation/evaluation.py",
         "(images.labels < seen.num_classes).nonzero()",
         "(images.labels < seen.num_classes - 1).nonzero()",
         (CONTRACT + "shapes_of_the_result[finetune]",),
     ),
     Fault(
         "a shared tensor delivered twice",
-        "federation/loop.py",
         "for client in set(clients) - now.delivered[name]:",
         "for client in set(clients):",
         ("test_target.py::test_the_pool_is_delivered_once_per_client_and_task_in_eight_bits",),
     ),
     Fault(
         "traffic to the server not counted",
-        "federation/exchange.py",
         'self.traffic.add("up", op, reply)',
         "pass",
         (CONTRACT + "bytes_are_counted[fedcbdr+feat]",),
     ),
     Fault(
         "clipping skipped",
-        "federation/privacy.py",
         "trained.copy_(clipped(trained, received, settings.clip))",
         "pass",
         ("test_privacy.py::test_updates_have_the_norm_they_are_clipped_to",),
     ),
     Fault(
         "noise from a seed that clients share",
-        "federation/privacy.py",
         'rng_at(client.seed, "privacy-noise", client.task, client.round, client.id)',
         'rng_at(client.seed, "privacy-noise", client.task, client.round)',
         ("test_privacy.py::test_noise_has_the_stated_scale_and_no_direction",),
     ),
     Fault(
         "a skipped checksum of a checkpoint",
-        "runs/checkpoint.py",
         "if name.startswith(within) and sha256(self.folder / name) != expected:",
         "if name.startswith(within) and not (self.folder / name).exists():",
         ("test_checkpoint.py::test_a_damaged_checkpoint_is_recognised_and_the_one_before_is_used",),
     ),
     Fault(
         "a checkpoint that forgets the clients' states",
-        "runs/checkpoint.py",
         "states.update(shard)",
         "pass",
         (
@@ -199,7 +175,6 @@ FAULTS = (
     ),
     Fault(
         "a resumed run repeats a round",
-        "federation/loop.py",
         "for round in range(now.round, self.config.train.rounds):",
         "for round in range(max(now.round - resumed, 0), self.config.train.rounds):",
         (CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[finetune]",),
@@ -224,7 +199,7 @@ def all_pass(tests: list[str], fault: Fault | None) -> bool:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy(ROOT / name, Path(folder, name))
         if fault is not None:
-            path = Path(folder, "src", "fedfeat", fault.file)
+            path = Path(folder) / places(fault)[0].relative_to(ROOT)
             path.write_text(path.read_text().replace(fault.right, fault.wrong))
         sources = os.pathsep.join(str(Path(folder, name)) for name in ("src", "reproduction"))
         done = subprocess.run(
@@ -239,18 +214,16 @@ def all_pass(tests: list[str], fault: Fault | None) -> bool:
     return done.returncode == 0
 
 
-def misplaced(fault: Fault) -> str | None:
-    """Say why a fault cannot be put into the code of today."""
-    path = ROOT / "src" / "fedfeat" / fault.file
-    times = path.read_text().count(fault.right) if path.exists() else 0
-    return None if times == 1 else f"{fault.file} holds {fault.right!r} {times} times"
+def places(fault: Fault) -> list[Path]:
+    """Return the file that holds the text of a fault, as often as it stands there."""
+    files = (ROOT / "src" / "fedfeat").rglob("*.py")
+    return [path for path in files for _ in range(path.read_text().count(fault.right))]
 
 
 def verdict(fault: Fault) -> str:
     """Return ``found``, ``MISSED``, or why the fault could not be tried."""
-    reason = misplaced(fault)
-    if reason is not None:
-        return f"STALE: {reason}"
+    if len(places(fault)) != 1:
+        return f"STALE ({len(places(fault))} places hold {fault.right!r}):"
     return "MISSED" if all_pass(node_ids(fault), fault) else "found"
 
 
