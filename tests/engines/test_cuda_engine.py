@@ -1,10 +1,14 @@
-"""The CUDA engine beside the in-process engine, on an NVIDIA GPU if there is one, on a simulated card elsewhere."""
+"""The CUDA engine beside the in-process engine, on an NVIDIA GPU if there is one, on a simulated one elsewhere.
+
+Runs on a simulated GPU are slow, so those without a fault of their own are kept and shared by the tests of this file.
+"""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import numpy as np
@@ -12,12 +16,14 @@ import pytest
 import torch
 from simulated_gpu import simulate
 
+from fedfeat.config import Config, make_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.data.dataset import Augmentation, Dataset
 from fedfeat.engines.cuda.arithmetic import Own, Plain
 from fedfeat.engines.cuda.engine import CudaEngine
 from fedfeat.engines.cuda.local_update import LocalUpdate
 from fedfeat.engines.cuda.replica import Replica
+from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods
 from fedfeat.methods.data_free.pool import POOL
@@ -27,28 +33,69 @@ from fedfeat.runs.folder import RunFolder
 from gpu import GpuBench
 from toy import toy_config, toy_dataset
 
-CARD = torch.cuda.is_available()
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda-engine")]
+GPU = torch.cuda.is_available()
 
 
 @pytest.fixture(autouse=True)
-def card(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not CARD and "no_gpu" not in request.keywords:
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not GPU and "no_gpu" not in request.keywords:
         simulate(monkeypatch)
 
 
 def larger(dataset: Dataset) -> Dataset:
-    """Every pixel four times: ResNet-18 then ends in a map of 2x2, and BatchNorm can train on one sample."""
-    train, test = (i.repeat(2, axis=1).repeat(2, axis=2) for i in (dataset.train_images, dataset.test_images))
-    return replace(dataset, train_images=train, test_images=test)
+    """Every pixel four times: ResNet-18 then ends in a map of 2x2, and BatchNorm can train on one sample.
+
+    Of every four training images one, since ResNet-18 takes its time.
+    """
+    train, test = (i.repeat(2, axis=1).repeat(2, axis=2) for i in (dataset.train_images[::4], dataset.test_images))
+    return replace(dataset, train_images=train, train_labels=dataset.train_labels[::4], test_images=test)
 
 
-def run(folder: Path, method: str, engine: dict[str, Any], **changes: Any) -> tuple[Progress, dict[str, Any]]:
+class Run(NamedTuple):
+    """A finished run, its engine, and how often captured work of the server was replayed."""
+
+    progress: Progress
+    result: dict[str, Any]
+    engine: InProcessEngine
+    replays: int
+    folder: Path
+
+
+def run(folder: Path, method: str, engine: dict[str, Any], **changes: Any) -> Run:
+    """Run two tasks."""
+    changes = {"scenario": {"tasks": 2}, **changes}
     config = toy_config(method, engine={"device": "cuda", **engine}, **changes)
     dataset = toy_dataset(Augmentation(1, True, 0.2))
     experiment = Experiment(config, larger(dataset) if config.model.name == "resnet18" else dataset)
+    replays: list[None] = []
+    repeat = experiment.engine.repeat
+
+    def counted(work: Any, touched: Any) -> Any:
+        replay = repeat(work, touched)
+        return lambda: replays.append(replay())
+
+    experiment.engine.repeat = counted  # type: ignore[method-assign]
     progress = Progress()
     result = experiment.run(RunFolder.create(folder, config, {}), progress, ())
-    return progress, result
+    return Run(progress, result, experiment.engine, len(replays), folder)
+
+
+KEPT: dict[str, Run] = {}
+
+
+def kept(tmp_path: Path, method: str, engine: dict[str, Any], **changes: Any) -> Run:
+    """Return a run that other tests may have made."""
+    key = json.dumps([method, engine, changes], sort_keys=True)
+    if key not in KEPT:
+        KEPT[key] = run(tmp_path / f"run{len(KEPT)}", method, engine, **changes)
+    return KEPT[key]
+
+
+CUDA = {"name": "cuda", "kernels": "torch"}
+IN_PROCESS = {"name": "inprocess"}
+# Batches of 7 leave remainders of many sizes, of one sample too.
+TRAIN = {"batch": 7, "rounds": 2, "local_epochs": 2, "lr": 0.02}
 
 
 def look_for_triton(monkeypatch: pytest.MonkeyPatch, found: object) -> None:
@@ -56,12 +103,13 @@ def look_for_triton(monkeypatch: pytest.MonkeyPatch, found: object) -> None:
     monkeypatch.setattr("fedfeat.engines.cuda.arithmetic.importlib", Mock(**{"util.find_spec.return_value": found}))
 
 
-def difference(a: Progress, b: Progress) -> float:
-    return float((a.weights - b.weights).norm() / b.weights.norm())
+def difference(a: Run, b: Run) -> float:
+    ours, theirs = a.progress.weights, b.progress.weights
+    return float((ours - theirs).norm() / theirs.norm())
 
 
 @pytest.mark.no_gpu
-@pytest.mark.skipif(CARD, reason="there is a GPU")
+@pytest.mark.skipif(GPU, reason="there is a GPU")
 def test_without_a_gpu_the_engine_is_refused_in_one_sentence() -> None:
     with pytest.raises(ConfigError, match="needs an NVIDIA GPU"):
         Experiment(toy_config("finetune", engine={"name": "cuda", "device": "cpu"}), toy_dataset())
@@ -85,9 +133,9 @@ def test_kernels_are_our_own_where_triton_is_installed(
 
 
 PLAIN = ["finetune", "fedcbdr", "fedcbdr+feat", "refed+feat", "fedcbdr+feat+calibrate"]
-# Rounding on a card is another one; a simulated card rounds as the engine in process does, nearly everywhere.
-TOLERANCE = 1e-4 if CARD else 1e-6
-needs_card = pytest.mark.skipif(not CARD, reason="only on an NVIDIA GPU")
+# Rounding on a GPU is another one; a simulated one rounds as the engine in process does, nearly everywhere.
+TOLERANCE = 1e-4 if GPU else 1e-6
+needs_gpu = pytest.mark.skipif(not GPU, reason="only on an NVIDIA GPU")
 # What these bind to a client's steps differs from update to update: teachers, anchors, importances, control variates,
 # draws of synthetic batches.
 BINDING = ["fedlwf", "fedewc", "fedssi", "replay+fedprox", "replay+scaffold", "replay+moon", "replay+feat+fedprox"]
@@ -99,27 +147,27 @@ BINDING += ["target", "lander"]
     [
         *((m, "small-cnn") for m in PLAIN + BINDING),
         ("fedcbdr+feat", "resnet18"),
-        *(pytest.param(m, "resnet18", marks=needs_card) for m in PLAIN if m != "fedcbdr+feat"),
+        *(pytest.param(m, "resnet18", marks=needs_gpu) for m in PLAIN if m != "fedcbdr+feat"),
     ],
 )
 def test_full_precision_agrees_with_the_engine_in_process(tmp_path: Path, method: str, model: str) -> None:
-    # Batches of 7 leave remainders of many sizes, of one sample too.
     # At a small learning rate, since steps amplify what the engines round differently, those of ResNet-18 most.
-    small = model == "small-cnn"
-    train = {"batch": 7, "rounds": 2 if small else 1, "local_epochs": 2 if small else 1, "lr": 0.02 if small else 0.002}
+    train = TRAIN if model == "small-cnn" else {"batch": 7, "rounds": 1, "local_epochs": 1, "lr": 0.002}
     found = []
     # Where a maximum is undecided, one rounding parts two runs for good: that is one seed in ten. A mistake parts all.
     for seed in (0, 1):
-        changes: dict[str, Any] = {"model": {"name": model}, "train": train, "scenario": {"tasks": 2}, "seed": seed}
-        ours, result = run(tmp_path / f"{seed}a", method, {"name": "cuda", "kernels": "torch"}, **changes)
-        theirs, reference = run(tmp_path / f"{seed}b", method, {"name": "inprocess"}, **changes)
-        assert result["traffic"] == reference["traffic"]
-        assert abs(result["final_accuracy"] - reference["final_accuracy"]) <= 2
+        changes: dict[str, Any] = {"model": {"name": model}, "train": train, "seed": seed}
+        ours, theirs = (kept(tmp_path, method, engine, **changes) for engine in (CUDA, IN_PROCESS))
+        assert isinstance(ours.engine, CudaEngine)
+        assert ours.engine.replicas, "nothing was captured in the second task"
+        assert ours.result["traffic"] == theirs.result["traffic"]
+        assert abs(ours.result["final_accuracy"] - theirs.result["final_accuracy"]) <= 2
         found.append(difference(ours, theirs))
         if found[-1] < TOLERANCE:
-            assert ours.numbers == pytest.approx(theirs.numbers, rel=1e-3, abs=1e-6)
-            assert len(ours.tables) == len(theirs.tables) == 2
-            for ours_after, theirs_after in zip(ours.tables, theirs.tables, strict=True):
+            assert ours.progress.numbers == pytest.approx(theirs.progress.numbers, rel=1e-3, abs=1e-6)
+            tables = list(zip(ours.progress.tables, theirs.progress.tables, strict=True))
+            assert len(tables) == 2
+            for ours_after, theirs_after in tables:
                 moved = np.abs(ours_after.plain - theirs_after.plain).sum() / 2
                 assert moved <= 0.005 * theirs_after.plain.sum()
             return
@@ -127,23 +175,20 @@ def test_full_precision_agrees_with_the_engine_in_process(tmp_path: Path, method
 
 
 def test_batches_may_be_larger_than_what_any_client_holds(tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"train": {"batch": 64, "rounds": 1, "local_epochs": 1}, "scenario": {"tasks": 2}}
-    ours, _ = run(tmp_path / "a", "finetune", {"name": "cuda", "kernels": "torch"}, **changes)
-    theirs, _ = run(tmp_path / "b", "finetune", {"name": "inprocess"}, **changes)
+    train = {"batch": 64, "rounds": 1, "local_epochs": 1}
+    ours, theirs = (run(tmp_path / e["name"], "finetune", e, train=train) for e in (CUDA, IN_PROCESS))
     assert difference(ours, theirs) < TOLERANCE
 
 
-@pytest.mark.parametrize("method", ["fedcbdr+feat", "replay+fedprox"])
-def test_kernels_of_our_own_agree_with_pytorchs(tmp_path: Path, method: str) -> None:
+@pytest.mark.interpreter
+def test_kernels_of_our_own_agree_with_pytorchs(tmp_path: Path) -> None:
+    """With FEAT a step needs all of them, with FedProx a penalty besides."""
     pytest.importorskip("triton")
-    changes: dict[str, Any] = {
-        "train": {"batch": 7, "rounds": 1, "local_epochs": 1, "lr": 0.02},
-        "scenario": {"tasks": 2},
-    }
+    method, train = "fedcbdr+feat+fedprox", {"batch": 7, "rounds": 1, "local_epochs": 1, "lr": 0.02}
     found = []
     for seed in (0, 1):
-        ours, _ = run(tmp_path / f"{seed}a", method, {"name": "cuda", "kernels": "triton"}, **changes, seed=seed)
-        theirs, _ = run(tmp_path / f"{seed}b", method, {"name": "inprocess"}, **changes, seed=seed)
+        ours = run(tmp_path / f"{seed}a", method, {"name": "cuda", "kernels": "triton"}, train=train, seed=seed)
+        theirs = run(tmp_path / f"{seed}b", method, IN_PROCESS, train=train, seed=seed)
         found.append(difference(ours, theirs))
         if found[-1] < TOLERANCE:
             return
@@ -153,36 +198,21 @@ def test_kernels_of_our_own_agree_with_pytorchs(tmp_path: Path, method: str) -> 
 @pytest.mark.parametrize(
     "engine",
     [
-        {"precision": "fp32", "kernels": "torch"},
+        pytest.param({"precision": "fp32", "kernels": "torch"}, marks=needs_gpu),
         {"precision": "bf16", "kernels": "torch"},
-        pytest.param({"precision": "bf16", "kernels": "compiled"}, marks=needs_card),
-        pytest.param({"precision": "bf16", "kernels": "triton"}, marks=needs_card),
+        pytest.param({"precision": "bf16", "kernels": "compiled"}, marks=needs_gpu),
+        pytest.param({"precision": "bf16", "kernels": "triton"}, marks=needs_gpu),
     ],
 )
 def test_the_same_run_twice_has_the_same_bytes(tmp_path: Path, engine: dict[str, Any]) -> None:
     runs = [run(tmp_path / str(n), "fedcbdr+feat", {"name": "cuda", **engine}) for n in range(2)]
-    assert torch.equal(runs[0][0].weights, runs[1][0].weights)
+    assert torch.equal(runs[0].progress.weights, runs[1].progress.weights)
 
 
-@pytest.mark.parametrize("replicas", [2, 3])
-@pytest.mark.parametrize("method", ["fedcbdr+feat", "replay+scaffold"])
+@pytest.mark.parametrize(("method", "replicas"), [("fedcbdr+feat", 2), ("replay+scaffold", 3)])
 def test_the_number_of_replicas_changes_nothing(tmp_path: Path, method: str, replicas: int) -> None:
-    ours, _ = run(tmp_path / "a", method, {"name": "cuda", "kernels": "torch", "replicas": replicas})
-    theirs, _ = run(tmp_path / "b", method, {"name": "cuda", "kernels": "torch", "replicas": 1})
-    assert torch.equal(ours.weights, theirs.weights)
-
-
-def captures_in_its_second_task(folder: Path, method: str) -> bool:
-    config = toy_config(method, engine={"device": "cuda", "name": "cuda", "kernels": "torch"}, scenario={"tasks": 2})
-    experiment = Experiment(config, toy_dataset())
-    experiment.run(RunFolder.create(folder, config, {}), Progress(), ())
-    assert isinstance(experiment.engine, CudaEngine)
-    return bool(experiment.engine.replicas)
-
-
-@pytest.mark.parametrize("method", BINDING)
-def test_methods_are_captured_in_their_second_task(tmp_path: Path, method: str) -> None:
-    assert captures_in_its_second_task(tmp_path / "run", method)
+    ours, theirs = (run(tmp_path / str(n), method, {**CUDA, "replicas": n}) for n in (replicas, 1))
+    assert torch.equal(ours.progress.weights, theirs.progress.weights)
 
 
 def test_what_cannot_be_captured_is_trained_client_after_client(
@@ -195,53 +225,40 @@ def test_what_cannot_be_captured_is_trained_client_after_client(
         return look and (lambda images: look(images))
 
     monkeypatch.setattr(PreviousModel, "start", opaque)
-    assert not captures_in_its_second_task(tmp_path / "run", "fedlwf")
+    engine = run(tmp_path / "run", "fedlwf", CUDA).engine
+    assert isinstance(engine, CudaEngine)
+    assert not engine.replicas
 
 
 @pytest.mark.parametrize("method", ["target", "lander"])
 def test_gradients_go_through_synthetic_batches_in_half_precision(tmp_path: Path, method: str) -> None:
-    changes: dict[str, Any] = {"scenario": {"tasks": 2}, "train": {"batch": 7, "rounds": 1, "local_epochs": 1}}
-    ours, _ = run(tmp_path / "a", method, {"name": "cuda", "kernels": "torch", "precision": "bf16"}, **changes)
-    theirs, _ = run(tmp_path / "b", method, {"name": "inprocess", "precision": "bf16"}, **changes)
+    train = {"batch": 7, "rounds": 1, "local_epochs": 1}
+    half = {"precision": "bf16"}
+    ours, theirs = (run(tmp_path / e["name"], method, {**e, **half}, train=train) for e in (CUDA, IN_PROCESS))
     # Without their gradient TARGET ends 0.015 away.
-    assert difference(ours, theirs) < (5e-3 if CARD else TOLERANCE)
+    assert difference(ours, theirs) < (5e-3 if GPU else TOLERANCE)
 
 
 @pytest.mark.parametrize("method", ["target", "lander"])
-def test_the_servers_student_is_captured_and_learns_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
-) -> None:
-    replays = []
-    repeat = CudaEngine.repeat
-
-    def counted(self: CudaEngine, work: Any, touched: Any) -> Any:
-        replay = repeat(self, work, touched)
-        return lambda: replays.append(replay())
-
-    monkeypatch.setattr(CudaEngine, "repeat", counted)
-    changes: dict[str, Any] = {"scenario": {"tasks": 2}, "train": {"rounds": 1, "local_epochs": 1}}
-    ours, _ = run(tmp_path / "a", method, {"name": "cuda", "kernels": "torch"}, **changes)
-    theirs, _ = run(tmp_path / "b", method, {"name": "inprocess"}, **changes)
+def test_the_servers_student_is_captured_and_learns_the_same(tmp_path: Path, method: str) -> None:
+    changes: dict[str, Any] = {"model": {"name": "small-cnn"}, "train": TRAIN, "seed": 0}
+    ours, theirs = (kept(tmp_path, method, engine, **changes) for engine in (CUDA, IN_PROCESS))
     settings = toy_config(method).parts[method].generation
     learning = settings.rounds - (settings.warmup if method == "target" else 0)
-    assert len(replays) == learning * (settings.student_steps - 1) > 0
-    pools = [progress.shared[POOL].float() for progress in (ours, theirs)]
-    assert (pools[0] - pools[1]).abs().mean() < (2 if CARD else 0.01)
+    assert ours.replays == learning * (settings.student_steps - 1) > 0
+    pools = [r.progress.shared[POOL].float() for r in (ours, theirs)]
+    assert (pools[0] - pools[1]).abs().mean() < (2 if GPU else 0.01)
 
 
 def test_priors_measured_while_training_agree(tmp_path: Path) -> None:
-    changes = {"feat": {"egc": {"prior_source": "online"}}, "scenario": {"tasks": 2}}
-    ours, _ = run(tmp_path / "a", "replay+feat", {"name": "cuda", "kernels": "torch"}, **changes)
-    theirs, _ = run(tmp_path / "b", "replay+feat", {"name": "inprocess"}, **changes)
-    assert ours.numbers == pytest.approx(theirs.numbers, rel=1e-3)
+    online = {"feat": {"egc": {"prior_source": "online"}}}
+    ours, theirs = (run(tmp_path / e["name"], "replay+feat", e, **online) for e in (CUDA, IN_PROCESS))
+    assert ours.progress.numbers == pytest.approx(theirs.progress.numbers, rel=1e-3)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_a_borrowed_replica_encodes_with_whatever_model_was_loaded(tmp_path: Path, precision: str) -> None:
-    config = toy_config("replay", engine={"device": "cuda", "name": "cuda", "kernels": "torch", "precision": precision})
-    experiment = Experiment(config, toy_dataset())
-    experiment.run(RunFolder.create(tmp_path / "run", config, {}), Progress(), ())
-    engine = experiment.engine
+    engine = run(tmp_path / "run", "replay", {**CUDA, "precision": precision}, train={"rounds": 1}).engine
     assert isinstance(engine, CudaEngine)
     assert engine.replicas
     client, chosen = engine.client(0), torch.arange(5, device=engine.device)
@@ -272,20 +289,15 @@ def test_exemplars_are_encoded_before_the_first_visit_ends_and_only_once(
 
     monkeypatch.setattr(Replica, "encode_ahead", noted)
     monkeypatch.setattr(LocalUpdate, "finish", finished)
-    changes = {"scenario": {"tasks": 2}, "train": {"rounds": 2}}
-    ours, _ = run(tmp_path / "a", "replay+feat", {"name": "cuda", "kernels": "torch"}, **changes)
-    theirs, _ = run(tmp_path / "b", "replay+feat", {"name": "inprocess"}, **changes)
-    assert ours.numbers == pytest.approx(theirs.numbers, rel=1e-3)
+    ours, theirs = (run(tmp_path / e["name"], "replay+feat", e) for e in (CUDA, IN_PROCESS))
+    assert ours.progress.numbers == pytest.approx(theirs.progress.numbers, rel=1e-3)
     assert story == ["finished"] * 6 + (["encoded"] * 3 + ["finished"] * 3) * 2, (
         "three clients, two tasks of two rounds"
     )
 
 
 def test_features_that_were_made_ahead_are_void_under_another_model(tmp_path: Path) -> None:
-    config = toy_config("replay", engine={"device": "cuda", "name": "cuda", "kernels": "torch"})
-    experiment = Experiment(config, toy_dataset())
-    experiment.run(RunFolder.create(tmp_path / "run", config, {}), Progress(), ())
-    engine = experiment.engine
+    engine = run(tmp_path / "run", "replay", CUDA, train={"rounds": 1}).engine
     assert isinstance(engine, CudaEngine)
     replica, chosen = engine.replicas[0], torch.arange(5, device=engine.device)
     replica.network.eval()
@@ -300,7 +312,7 @@ def test_features_that_were_made_ahead_are_void_under_another_model(tmp_path: Pa
 
 
 def test_out_of_memory_means_fewer_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected, _ = run(tmp_path / "a", "fedcbdr+feat", {"name": "cuda", "kernels": "torch"})
+    expected = kept(tmp_path, "fedcbdr+feat", CUDA)
     begin, drop, dropped = LocalUpdate.begin, CudaEngine._drop_replica, []
 
     def scarce(self: LocalUpdate) -> None:
@@ -311,23 +323,30 @@ def test_out_of_memory_means_fewer_replicas(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(LocalUpdate, "begin", scarce)
     monkeypatch.setattr(CudaEngine, "_drop_replica", lambda self: (drop(self), dropped.append(len(self.replicas))))
     with pytest.warns(UserWarning, match="going on with 1 replicas"):
-        ours, _ = run(tmp_path / "b", "fedcbdr+feat", {"name": "cuda", "kernels": "torch"})
-    assert torch.equal(ours.weights, expected.weights)
+        ours = run(tmp_path / "scarce", "fedcbdr+feat", CUDA)
+    assert torch.equal(ours.progress.weights, expected.progress.weights)
 
 
 def test_events_say_the_share_of_the_peak_and_the_plan(tmp_path: Path) -> None:
-    run(tmp_path / "run", "fedcbdr+feat", {"name": "cuda", "kernels": "torch"})
-    rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
+    folder = kept(tmp_path, "fedcbdr+feat", CUDA).folder
+    rounds = [e for e in RunFolder.open(folder).events() if e["event"] == "round"]
     assert all(0 < e["share_of_peak"] < 1 for e in rounds)
     assert all(e["clients_at_once"] == 3 and e["bytes_per_client"] > 0 for e in rounds)
 
 
+class SmallBench(GpuBench):
+    """The benchmark with a network that a simulated GPU runs in seconds."""
+
+    def config(self, method: str, engine: dict[str, Any], **scenario: Any) -> Config:
+        table = super().config(method, engine, **scenario).to_table()
+        return make_config({**table, "model": {"name": "small-cnn", "width": 8}})
+
+
 def test_the_benchmark_compares_with_the_engine_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not CARD:  # in Triton's interpreter, ResNet-18 would take minutes
+    if not GPU:  # Triton's interpreter would take minutes
         look_for_triton(monkeypatch, None)
-    data = larger(toy_dataset(Augmentation(1, True, 0.2)))
     monkeypatch.setattr("gpu.SMALLER_RATES", (1e-5,))
-    bench = GpuBench(replace(data, train_images=data.train_images[:30], train_labels=data.train_labels[:30]), batch=8)
+    bench = SmallBench(toy_dataset(Augmentation(1, True, 0.2)), batch=8)
     bench.agree(rounds=1)
     ours, control = (bench.agreement[f"{name}, lr 1e-05"] for name in ("cuda", "in process, moved by 1e-7"))
     assert ours["distance"] < TOLERANCE
@@ -338,9 +357,8 @@ def test_the_benchmark_compares_with_the_engine_in_process(monkeypatch: pytest.M
     assert large[0] <= 3 * large[1]  # no further than one rounding takes the engine in process
 
 
-@pytest.mark.parametrize("method", all_methods())
-def test_every_method_runs(tmp_path: Path, method: str) -> None:
-    changes = {"scenario": {"tasks": 2}, "train": {"rounds": 1}}
-    ours, result = run(tmp_path / "run", method, {"name": "cuda", "kernels": "torch"}, **changes)
-    assert torch.isfinite(ours.weights).all()
-    assert len(result["accuracy_matrix"]) == 2
+@pytest.mark.parametrize("method", [m for m in all_methods() if m not in PLAIN + BINDING])
+def test_every_other_method_runs(tmp_path: Path, method: str) -> None:
+    done = run(tmp_path / "run", method, CUDA, train={"rounds": 1, "local_epochs": 1})
+    assert torch.isfinite(done.progress.weights).all()
+    assert len(done.result["accuracy_matrix"]) == 2

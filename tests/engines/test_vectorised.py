@@ -137,13 +137,23 @@ def test_what_can_be_vectorised() -> None:
     assert not online.steps_alike
 
 
-@pytest.mark.parametrize("method", qualifying())
+# Captured steps are slow to simulate: a plain loss, GSA, a clipped gradient, and held-out data.
+CAPTURED = ("finetune", "fedcbdr+feat", "fedcbdr+fedrcl", "fedcbdr+feat+calibrate")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "device"),
+    [(m, device) for m in qualifying() for device in ("cpu", "cuda") if device == "cpu" or m in CAPTURED],
+    indirect=["device"],
+)
 def test_every_round_of_a_run_agrees(tmp_path: Path, method: str, device: str) -> None:
     _, engine = run(tmp_path / "run", method, WatchedEngine, device=device)
     assert engine.used == 4
 
 
-@pytest.mark.parametrize("method", ["finetune", "replay"])
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "device"), [("finetune", "cuda"), ("replay", "cpu")], indirect=["device"])
 def test_whole_runs_agree(tmp_path: Path, method: str, device: str) -> None:
     ours, engine = run(tmp_path / "a", method, VectorisedEngine, device=device)
     theirs, reference = run(tmp_path / "b", method, VectorisedEngine, vectorised=1, device=device)
@@ -185,6 +195,7 @@ def test_terms_of_later_tasks_agree_too() -> None:
         assert_same(kept(VectorisedClients(engine).train(requests)), one_by_one(engine, requests))
 
 
+@pytest.mark.slow
 def test_resnet_agrees_too() -> None:
     larger = replace(
         DATA,
@@ -339,6 +350,7 @@ def test_a_convolution_as_a_product_has_the_same_sums(size: int, stride: int, pa
     assert all(torch.allclose(a, b) for a, b in zip(*gradients, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["cuda"], indirect=True)
 @pytest.mark.parametrize("convolutions", ["grouped", "products"])
 def test_captured_steps_agree_and_repeat_to_the_byte(device: str, convolutions: Any) -> None:
