@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fedfeat.core.errors import DataError
 from fedfeat.data import Augmentation, Dataset, fingerprint, subset
-from fedfeat.data.dataset import channel_statistics
+from fedfeat.data.dataset import channel_statistics, validation_split
 
 
 def make(classes: int = 3, n: int = 12, shape: tuple[int, int, int] = (4, 5, 1)) -> Dataset:
@@ -120,3 +120,38 @@ def test_statistics_equal_the_plain_formula(channels: int, n: int, seed: int):
 
 def test_a_constant_channel_is_not_divided_by_zero():
     assert channel_statistics(np.full((3, 2, 2, 1), 255, dtype=np.uint8)) == ((1.0,), (1.0,))
+
+
+def test_a_validation_split_takes_its_share_of_every_class_from_the_training_images():
+    toy = make(classes=3, n=60)
+    split = validation_split(toy, 0.1, seed=4)
+    assert np.bincount(split.test_labels).tolist() == [2, 2, 2]
+    assert np.bincount(split.train_labels).tolist() == [18, 18, 18]
+    rows = np.concatenate([split.train_images, split.test_images]).reshape(60, -1)
+    assert sorted(map(bytes, rows)) == sorted(map(bytes, toy.train_images.reshape(60, -1))), "no test image is left"
+    for images, labels in ((split.train_images, split.train_labels), (split.test_images, split.test_labels)):
+        for image, label in zip(images, labels, strict=True):
+            assert toy.train_labels[(toy.train_images == image).all(axis=(1, 2, 3))].tolist() == [label]
+
+
+def test_a_validation_split_has_an_address():
+    toy = make(classes=3, n=60)
+    first, again, other = (validation_split(toy, 0.1, seed=s) for s in (4, 4, 5))
+    assert np.array_equal(first.test_images, again.test_images)
+    assert not np.array_equal(first.test_images, other.test_images)
+    # Images that are added to one class change nothing for another.
+    kept = toy.train_labels < 2
+    fewer = replace(
+        toy,
+        train_images=toy.train_images[kept],
+        train_labels=toy.train_labels[kept],
+        test_labels=toy.test_labels % 2,
+        class_names=toy.class_names[:2],
+    )
+    both = validation_split(fewer, 0.1, seed=4)
+    assert np.array_equal(both.test_images, first.test_images[first.test_labels < 2])
+
+
+def test_a_class_too_small_to_hold_out_is_named():
+    with pytest.raises(DataError, match=r"data\.validation: class 'class 0' has 1 training images"):
+        validation_split(make(classes=3, n=3), 0.1, seed=0)

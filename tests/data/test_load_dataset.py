@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from fedfeat.config import make_config
 from fedfeat.core.errors import DataError
 from fedfeat.data import Augmentation, DataSettings, fingerprint, list_datasets, load_dataset
 from fedfeat.data.dataset import channel_statistics
 from fedfeat.data.load import choose_classes
+from fedfeat.runs.experiment import start
 
 
 def test_digits_is_whole_stratified_and_always_the_same():
@@ -117,3 +119,12 @@ def test_every_listed_set_is_described():
     assert [info.name for info in infos][:4] == ["digits", "cifar10", "cifar100", "tiny-imagenet"]
     assert all(info.description and info.image_size for info in infos)
     assert {info.name for info in infos if info.needs == "path"} == {"parquet", "npz", "folder"}
+
+
+def test_a_share_of_the_training_images_is_evaluated_on_in_place_of_the_test_images(tmp_path):
+    whole, split = (load_dataset(DataSettings(validation=share), seed=3) for share in (None, 0.1))
+    assert len(split.train_labels) + len(split.test_labels) == len(whole.train_labels)
+    config = make_config({"data": {"validation": 0.1}, "train": {"rounds": 1}, "scenario": {"tasks": 2}})
+    result = start(config, tmp_path / "run")
+    assert sum(map(sum, result["confusion"])) == len(load_dataset(config.data, seed=config.seed).test_labels)
+    assert any("held-out training images, not of test images" in note for note in result["notes"])

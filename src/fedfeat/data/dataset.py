@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedfeat.core.errors import DataError
+from fedfeat.core.rng import rng_at
 
 Images = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
@@ -78,6 +79,27 @@ class Dataset:
                 f"{self.test_images.shape[1:]} (height, width, channels); resize them to one size"
             )
         _check_statistics(self.name, self.mean, self.std, self.image_shape[2])
+
+
+def validation_split(dataset: Dataset, share: float, seed: int) -> Dataset:
+    """Return the data set without its test images: a share of every class's training images takes their place."""
+    held_out = np.zeros(len(dataset.train_labels), dtype=bool)
+    for label, name in enumerate(dataset.class_names):
+        members = np.flatnonzero(dataset.train_labels == label)
+        count = max(round(share * len(members)), 1)
+        if count >= len(members):
+            raise DataError(
+                f"data.validation: class {name!r} has {len(members)} training images, too few to hold out {share:g} of "
+                "them; leave the class out, or lower the share"
+            )
+        held_out[rng_at(seed, "validation", label).permutation(members)[:count]] = True
+    return replace(
+        dataset,
+        train_images=dataset.train_images[~held_out],
+        train_labels=dataset.train_labels[~held_out],
+        test_images=dataset.train_images[held_out],
+        test_labels=dataset.train_labels[held_out],
+    )
 
 
 def check_images(where: str, images: Images) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from fedfeat.core.errors import DataError, nearest
 from fedfeat.data.cache import decode_cached
 from fedfeat.data.cifar import CIFAR10, CIFAR100, open_cifar
-from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation, Dataset, Labels, crop_flip
+from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation, Dataset, Labels, crop_flip, validation_split
 from fedfeat.data.folder import open_folder
 from fedfeat.data.npz import open_npz
 from fedfeat.data.parquet import open_parquet
@@ -109,7 +109,7 @@ def find_dataset(name: str) -> DatasetInfo:
 
 
 def load_dataset(settings: DataSettings, *, seed: int = 0) -> Dataset:
-    """Load a data set; ``seed`` decides which classes are kept where ``subset_classes`` says how many."""
+    """Load a data set; ``seed`` decides what ``subset_classes`` keeps and what ``validation`` holds out."""
     if settings.name == OWNED:
         raise DataError(
             "data.name: with 'owned' every client brings its own images; run this with 'fedfeat server' and "
@@ -129,7 +129,7 @@ def load_dataset(settings: DataSettings, *, seed: int = 0) -> Dataset:
     if info.needs == "path":
         _check_filled(str(settings.location()), kept, decoded.train_labels, decoded.test_labels)
     augmentation = {"none": NO_AUGMENTATION, "crop-flip": crop_flip(decoded.train_images.shape[1])}
-    return Dataset(
+    dataset = Dataset(
         name=settings.name,
         **vars(decoded),
         class_names=kept,
@@ -137,6 +137,7 @@ def load_dataset(settings: DataSettings, *, seed: int = 0) -> Dataset:
         std=std,
         augmentation=augmentation.get(settings.augment, info.augmentation),
     )
+    return dataset if settings.validation is None else validation_split(dataset, settings.validation, seed)
 
 
 def open_source(info: DatasetInfo, path: Path | None) -> Source:

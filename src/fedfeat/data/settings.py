@@ -42,6 +42,13 @@ class DataSettings(Settings):
         description="auto: what is usual for the data set (nothing for your own); none; or crop-flip",
     )
 
+    validation: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="share of the training images of every class that is held out, drawn with the seed, and evaluated "
+        "on in place of the test images; for choices, so that none is made on test images",
+    )
     image_shape: tuple[int, int, int] | None = Field(
         default=None, description="owned: height, width and channels that every client brings its images to"
     )
@@ -65,6 +72,8 @@ class DataSettings(Settings):
             raise ValueError(f"{', '.join(stated)}: only for name = 'owned'; other data sets bring their own")
         if self.name != OWNED:
             return self
+        if self.validation is not None:
+            raise ValueError("owned: validation has no meaning here; test_share is what clients hold back")
         if self.image_shape is None:
             raise ValueError("owned: state the images' height, width and channels, such as image_shape = [32, 32, 3]")
         if self.subset_classes is not None:

@@ -108,6 +108,18 @@ class Experiment:
             )
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What the log and the result should say about this experiment."""
+        share = self.config.data.validation
+        if share is None:
+            return self.method.notes
+        count = len(self.dataset.test_labels)
+        return (
+            *self.method.notes,
+            f"validation: accuracies are of {count} held-out training images, not of test images",
+        )
+
+    @property
     def described_scenario(self) -> dict[str, Any]:
         """The scenario as a run folder tells it."""
         return self.scenario.to_json(self.dataset.class_names)
@@ -142,7 +154,7 @@ class Experiment:
             folder=folder.path,
         )
         federation.run(emit, self._saver(folder))
-        result = summarise(self.config, self.scenario, progress, self.method.notes) | self._privacy()
+        result = summarise(self.config, self.scenario, progress, self.notes) | self._privacy()
         write_json(folder.result_path, result)
         for listener in listeners:
             listener({"event": "end", "folder": str(folder.path), "result": result})
@@ -189,7 +201,7 @@ class Experiment:
             "clients": self.scenario.num_clients,
             "device": str(self.engine.device),
             "parameters": sum(p.numel() for p in self.engine.network.backbone.parameters()),
-            "notes": list(self.method.notes),
+            "notes": list(self.notes),
             "predictions": self.method.prediction_labels(),
             "aggregation": f"{self.config.train.aggregation} average; {norm}",
         }
