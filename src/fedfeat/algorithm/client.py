@@ -131,15 +131,15 @@ class Client:
         if augment is None and self.encode is not None and len(indices):
             yield from torch.split(self.encode(indices), size)
             return
-        draws = None
+        plan = None
         if augment is not None:
             rng = rng_at(self.seed, augment, self.task, self.round, self.id)
-            draws = plan_epoch(rng, len(indices), self.images.augmentation)
+            plan = plan_epoch(rng, len(indices), self.images.augmentation)
         for start in range(0, len(indices), size):
-            visited = slice(start, start + size)
-            batch = indices[visited]
-            if draws is not None:
-                yield self.network.features(self.images.augmented(batch, draws, visited))
+            rows = slice(start, start + size)
+            batch = indices[rows]
+            if plan is not None:
+                yield self.network.features(self.images.augmented(batch, plan, rows))
             else:
                 yield self.network.features(self.images.plain(batch))
 
@@ -149,8 +149,8 @@ class Client:
         plan = plan_epoch(rng, len(self.samples), self.images.augmentation)
         order = self.samples[plan.order.to(self.samples.device)]
         for start in range(0, len(order), self.settings.batch):
-            visited = slice(start, start + self.settings.batch)
-            yield self.images.augmented(order[visited], plan, visited), self.labels(order[visited])
+            rows = slice(start, start + self.settings.batch)
+            yield self.images.augmented(order[rows], plan, rows), self.labels(order[rows])
 
     def remember(self, name: str, vector: Tensor) -> None:
         """Keep a vector of the trainable layout in the client's state, off the device."""

@@ -54,7 +54,7 @@ class Capturable:
 
 
 class Reference(Protocol):
-    """Something besides the batch that a step looks at: a frozen model, a synthetic batch.
+    """Something besides the batch that a step refers to: a frozen model, a synthetic batch.
 
     A function that is ``Capturable`` runs at full speed on engine cuda; any other callable works too, in eager mode.
     A reference says ``alike = True`` if its capturable function is the same for every client of a round, so that only

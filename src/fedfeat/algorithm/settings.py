@@ -21,7 +21,7 @@ class TrainSettings(Settings):
     schedule: Literal["cosine_per_task", "constant"] = Field(
         "cosine_per_task", description="learning rate over the rounds of a task"
     )
-    momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum, started anew at every client visit")
+    momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum, started anew with every local update")
     weight_decay: float = Field(1e-5, ge=0, description="L2 penalty on every trained number")
     aggregation: Literal["uniform", "samples"] = Field(
         "uniform", description="weight of a client in the average: equal, or by its number of samples"

@@ -42,4 +42,4 @@ class Tables(NamedTuple):
     plain: np.ndarray
     corrected: np.ndarray
     variants: Mapping[str, np.ndarray] = MappingProxyType({})  # other predictions, by name
-    energies: EnergyCounts | None = None  # of the test features; none without a frame, or without old classes
+    energies: EnergyCounts | None = None  # of the test features; none without an ETF, or without old classes

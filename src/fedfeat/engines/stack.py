@@ -55,7 +55,7 @@ class BatchLoss(nn.Module):
 
 
 class Stack:
-    """Models, velocities, draws and losses of up to ``rows`` clients, and the step that moves some of them on.
+    """Models, velocities, plans and losses of up to ``rows`` clients, and the step that moves some of them on.
 
     One row more than asked for belongs to nobody: a captured step of fewer clients than it has places fills them
     with it.
@@ -74,7 +74,7 @@ class Stack:
         self.vectors = torch.zeros(size, len(self.model.vector), device=device)
         self.velocity = torch.zeros(size, self.model.num_trainable, device=device)
         self.lr = torch.zeros((), device=device)
-        # Rows without draws point at a sample of the current task, which the head knows.
+        # Rows without a plan point at a sample of the current task, which the head knows.
         valid = int(engine.scenario.splits[engine.task].indices[0])
         self.order = torch.full((size, longest), valid, device=device)
         self.crops = torch.zeros(size, longest, 2, dtype=torch.long, device=device)
@@ -138,10 +138,10 @@ class Stack:
 
     def _batches(self, size: int, members: Tensor) -> tuple[Tensor, Tensor]:
         rows = members[:, None]
-        visited = self.cursor[rows] + torch.arange(size, device=members.device)
-        indices = self.order[rows, visited].flatten()
-        draws = (t[rows, visited].flatten(0, 1) for t in (self.crops, self.flips, self.brightness))
-        images = self.images.transformed(indices, *draws).contiguous()
+        places = self.cursor[rows] + torch.arange(size, device=members.device)
+        indices = self.order[rows, places].flatten()
+        planned = (t[rows, places].flatten(0, 1) for t in (self.crops, self.flips, self.brightness))
+        images = self.images.transformed(indices, *planned).contiguous()
         return images.view(-1, size, *images.shape[1:]), self.images.labels[indices].view(-1, size)
 
     def _reference_tensors(self, members: Tensor) -> list[list[Tensor]]:

@@ -109,7 +109,7 @@ class VectorisedClients:
         return stack
 
     def _longest(self) -> int:
-        """Return the most samples that a client of this task visits in a round."""
+        """Return the most samples that a client of this task trains on in a round."""
         present = self.engine.scenario.present(self.engine.task)
         return max((self._samples(int(k)) for k in present), default=1) * self.engine.config.train.local_epochs
 

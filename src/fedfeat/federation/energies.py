@@ -26,7 +26,7 @@ class EnergyMeter:
 
     @classmethod
     def of(cls, network: Network, method: Method, seen: Seen, known: Known) -> EnergyMeter | None:
-        """Return a meter where there is something to measure: a fixed frame, and old classes besides new ones."""
+        """Return a meter where there is something to measure: a fixed ETF, and old classes besides new ones."""
         return cls(network, method, seen, known) if method.has_etf_head and seen.num_old > 0 else None
 
     def add(self, features: Tensor, labels: Tensor) -> None:

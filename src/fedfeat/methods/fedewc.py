@@ -23,7 +23,7 @@ Deviations:
     - In the released federated code the penalty is computed on a network that nobody trains and has no effect. Mode
       `corrected` lets it reach the trained weights; mode `official_effective` leaves it out.
     - The diagonal is measured once, at the end of a task, with the final global model in evaluation mode, and merged
-      over clients. The released code measures it after every visit and merges nothing.
+      over clients. The released code measures it after every local update and merges nothing.
     - Images are augmented as in training while it is measured.
     - The released code of this baseline trains at a constant 0.01 without weight decay; here the run decides.
 """

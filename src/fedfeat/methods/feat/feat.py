@@ -52,7 +52,7 @@ def etf(method: Method, settings: FeatSettings) -> Method:
     r"""The fixed simplex-ETF classifier in place of the linear one.
 
     The classifier's vectors are those of a simplex equiangular tight frame: equal length, equal angles. Nobody trains
-    or sends them; server and clients build the same frame from a seed.
+    or sends them; server and clients build the same one from a seed.
 
     Objective:
         $$

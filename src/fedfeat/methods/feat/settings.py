@@ -19,16 +19,16 @@ class ETFSettings(Settings):
     growth: Growth = setting(
         "nested",
         "what happens to old prototypes when classes arrive",
-        origin="a choice: the paper allows a new frame per task, which turns old prototypes by about 90 degrees",
+        origin="a choice: the paper allows a new ETF per task, which turns old prototypes by about 90 degrees",
     )
     basis: Basis = setting(
         "haar",
-        "orthonormal system under the frame: random, or the unit vectors",
+        "orthonormal system under the ETF: random, or the unit vectors",
         origin="a choice: random and without a preferred direction",
     )
-    seed: int | None = setting(None, "seed of the frame; default is the run's seed", origin="a choice: the run's own")
+    seed: int | None = setting(None, "seed of the ETF; default is the run's seed", origin="a choice: the run's own")
     max_classes: int | None = setting(
-        None, "size of a preallocated frame; default is all classes", origin="as many as there are classes", ge=1
+        None, "size of a preallocated ETF; default is all classes", origin="as many as there are classes", ge=1
     )
 
 
@@ -93,7 +93,7 @@ class FeatSettings(Settings):
 
     keep_tts: bool = setting(False, "keep FedCBDR's own loss instead of plain cross-entropy", origin="paper")
     feature_head: FeatureLayer = setting(
-        "none", "layer between backbone and frame", origin="paper, as far as it says; its features are the backbone's"
+        "none", "layer between backbone and ETF", origin="paper, as far as it says; its features are the backbone's"
     )
     logits: LogitKind = setting(
         "raw",
