@@ -45,6 +45,8 @@ for name, arguments in commands.items():
             code = end.code or 0
     found[name] = (code, out.getvalue(), err.getvalue())
 import fedfeat, fedfeat_reproduction
+
+pytestmark = pytest.mark.processes
 assert all(package.__file__.startswith(site) for package in (fedfeat, fedfeat_reproduction))
 json.dump(found, sys.stdout)
 """

@@ -37,7 +37,7 @@ def methods() -> Iterator[Any]:
         yield pytest.param(method, marks=[group] if method in QUICK else [group, pytest.mark.slow])
 
 
-pytestmark = pytest.mark.parametrize("method", list(methods()), scope="module")
+pytestmark = pytest.mark.parametrize("method", list(methods()))
 
 
 class Watched(DeviceImages):
@@ -89,10 +89,15 @@ def config_in(folder: Path, method: str) -> Config:
     return toy_config(method, data={"path": str(write_toy(folder / "toy.npz")), "augment": "crop-flip"})
 
 
-@pytest.fixture(scope="module")
+REFERENCES: dict[str, Reference] = {}  # by method; a fixture would be made anew when another method comes between
+
+
+@pytest.fixture
 def reference(method: str, tmp_path_factory: pytest.TempPathFactory) -> Reference:
-    folder = tmp_path_factory.mktemp("reference")
-    return Reference(config_in(folder, method), folder / "run")
+    if method not in REFERENCES:
+        folder = tmp_path_factory.mktemp("reference")
+        REFERENCES[method] = Reference(config_in(folder, method), folder / "run")
+    return REFERENCES[method]
 
 
 def hold(method: str, folder: Path) -> None:

@@ -119,6 +119,7 @@ def test_every_number_of_a_result_is_defined(run_files: tuple[Path, dict[str, An
     assert {key for key in keys if f"`{key}`" not in text} == set()
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("method", ["target", "lander", "herding+fedfsa", "herding+feat+calibrate", "herding+clip2fl"])
 def test_numbers_that_only_some_methods_have_are_defined(method: str, tmp_path: Path) -> None:
     table = toy_table(method=method, scenario={"tasks": 2, "budget": 60})

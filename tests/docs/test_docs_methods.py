@@ -140,6 +140,7 @@ def test_every_method_was_measured() -> None:
     assert re.findall(r"^\| `([\w+]+)` \| [\d,]+ \|", text, re.MULTILINE) == methods
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("method", ["replay", "fedewc", "herding+ncm", "refed+feat", "fedlwf"])
 def test_measured_bytes_are_those_of_the_page(method: str) -> None:
     lines = (ROOT / "docs" / "communication.md").read_text().splitlines()
@@ -148,6 +149,7 @@ def test_measured_bytes_are_those_of_the_page(method: str) -> None:
     assert [line for line in lines if line.startswith(f"| `{method}` |")] == expected, f"{HINT} --measure"
 
 
+@pytest.mark.docs
 def test_a_wrong_formula_does_not_get_onto_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
     part = PARTS["replay"]
     monkeypatch.setitem(PARTS, "replay", replace(part, sends=(Sent("down/keep_random/quota", often="R"),)))

@@ -137,8 +137,8 @@ def test_what_can_be_vectorised() -> None:
     assert not online.steps_alike
 
 
-# Captured steps are slow to simulate: a plain loss, GSA, a clipped gradient, and held-out data.
-CAPTURED = ("finetune", "fedcbdr+feat", "fedcbdr+fedrcl", "fedcbdr+feat+calibrate")
+# Captured steps are slow to simulate: a plain loss, a teacher, GSA, a clipped gradient, and held-out data.
+CAPTURED = ("finetune", "fedlwf", "fedcbdr+feat", "fedcbdr+fedrcl", "fedcbdr+feat+calibrate")
 
 
 @pytest.mark.slow
@@ -290,7 +290,7 @@ def test_who_is_left_to_one_by_one() -> None:
     own = forced.ops["train"]
     forced.ops["train"] = lambda client, request: own(client, request)
     assert not VectorisedClients(forced).takes(requests)  # somebody's own training op has to be called
-    assert not VectorisedClients(make_engine("fedlwf")).takes(requests)
+    assert not VectorisedClients(make_engine("fedewc")).takes(requests)
 
 
 def test_a_term_that_asks_for_a_value_is_left_to_one_by_one() -> None:

@@ -26,6 +26,8 @@ from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.trained import Trained, load_trained
 from toy import toy_dataset, toy_table
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 DATA = toy_dataset()

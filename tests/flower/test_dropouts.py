@@ -22,6 +22,8 @@ from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
 from toy import toy_config, toy_dataset
 
+pytestmark = pytest.mark.slow
+
 
 def nan(payload: dict[str, Any]) -> dict[str, Any]:
     payload["weights"][3] = math.nan

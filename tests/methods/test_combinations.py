@@ -107,12 +107,14 @@ def run_two_tasks(method: str, folder: Path, tables: dict[str, Any]) -> None:
     assert {key for key in sent if not key.startswith("loss.")} <= ALWAYS | set(experiment.method.sends)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:calibrate")
 @pytest.mark.parametrize("method", ALLOWED)
 def test_a_base_with_an_addon_runs(method: str, tmp_path: Path, tables: dict[str, Any]) -> None:
     run_two_tasks(method, tmp_path / "run", tables)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:calibrate")
 @pytest.mark.parametrize("pair", [p for p in combinations(ADDONS, 2) if {p, p[::-1]} & set(FITTING)], ids="+".join)
 def test_two_addons_that_fit_run_together(pair: tuple[str, str], tmp_path: Path, tables: dict[str, Any]) -> None:
@@ -125,6 +127,7 @@ def test_two_addons_that_fit_compose_in_either_order(pair: tuple[str, str], tabl
     toy_config(spec("fedcbdr", *pair), **tables)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:calibrate")
 def test_everything_that_fits_together_runs_together(tmp_path: Path, tables: dict[str, Any]) -> None:
     chosen: list[str] = ["feat"]

@@ -64,6 +64,7 @@ def test_text_sums_up_many_clients(make):
     assert len(text.splitlines()) < 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("clients", "tasks"), [(3, 3), (41, 6), (5, 1)])
 def test_picture_is_a_real_picture(make, names, tmp_path, clients, tasks):
     image = pytest.importorskip("matplotlib.image")

@@ -16,6 +16,8 @@ from typer.testing import CliRunner, Result
 from fedfeat.cli import app
 from toy import toy_table, write_toy
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def sweep_file(toy_file: Path, tmp_path: Path) -> Path:

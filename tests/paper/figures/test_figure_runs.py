@@ -21,6 +21,8 @@ from fedfeat_reproduction.figures import FIGURES
 from fedfeat_reproduction.figures.corrected_logits import corrected
 from fedfeat_reproduction.figures.runs import ClientViews, _states_of, client_features, finished, model_view
 
+pytestmark = pytest.mark.slow
+
 TASKS = 3
 
 
