@@ -19,6 +19,7 @@ from fedfeat.data.dataset import Dataset
 from fedfeat.models import FlatModel, Network
 
 Fate = Literal["failed", "missing"]
+NOT_FINITE = "not a finite number, or a tensor with such"
 
 
 class DropOut(Exception):
@@ -35,6 +36,11 @@ class Lost:
 
     fate: Fate
     reason: str
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the client did reply, with numbers that cannot be averaged."""
+        return self.reason.endswith(NOT_FINITE)
 
 
 class Engine(Protocol):

@@ -47,7 +47,7 @@ class EngineSettings(Settings):
 
 
 class RunSettings(Settings):
-    """What a run leaves behind; nothing here changes a result."""
+    """What a run leaves behind, and whether it stops when it diverges; nothing here changes a result."""
 
     out: str = Field("runs", description="folder that run folders are made in")
     name: str | None = Field(None, description="name of the run folder; default is data set, method and seed")
@@ -55,6 +55,9 @@ class RunSettings(Settings):
         20.0,
         ge=0,
         description="least time between two checkpoints inside a task; 0 writes one after every round",
+    )
+    stop_on_divergence: bool = Field(
+        True, description="stop when a loss or the averaged weights are not finite; false goes on all the same"
     )
     keep_models: bool = Field(False, description="keep the model that each task ended with, as models/task-NN")
 

@@ -22,6 +22,10 @@ class CheckpointError(FedfeatError):
     """A run folder that cannot be continued."""
 
 
+class TrainingDiverged(FedfeatError):
+    """Losses or weights that are not finite: what follows would be noise."""
+
+
 class MissingExtra(FedfeatError):
     """An optional package is needed and not installed."""
 

@@ -6,8 +6,9 @@ import contextlib
 import errno
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,18 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def json_ready(value: Any) -> Any:
+    """Return a value as JSON knows it: a number that is not finite becomes null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: json_ready(entry) for key, entry in value.items()}
+    return [json_ready(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write readable JSON, whole or not at all."""
-    write_atomically(path, (json.dumps(value, indent=2) + "\n").encode())
+    write_atomically(path, (json.dumps(json_ready(value), indent=2, allow_nan=False) + "\n").encode())
 
 
 def sha256(path: Path) -> str:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from fedfeat.core.payload import Payload, number_of, tensor_of
 from fedfeat.scenario.scenario import MAX_LISTED_CLIENTS
+
+FIRST_EPOCH = "loss.first_epoch"  # the sum of all terms in the first epoch
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,18 @@ def average(replies: Iterable[tuple[int, Payload]], how: Literal["uniform", "sam
     return Average(None if total is None else total.div_(mass), kept, samples)
 
 
+def fault_of(result: Average) -> str | None:
+    """Return which loss of which client is not finite, or that the average is not; None if training goes well."""
+    for client, reply in sorted(result.replies.items()):
+        losses = sorted((name == FIRST_EPOCH, name) for name in reply if name.startswith("loss."))  # a term comes first
+        for _, name in losses:
+            if not math.isfinite(value := number_of(reply, name)):
+                return f"the loss term {name.removeprefix('loss.')!r} of client {client} is {value}"
+    if result.weights is not None and not bool(torch.isfinite(result.weights).all()):
+        return "the average of the clients' weights is not finite, though their losses are"
+    return None
+
+
 def mean_losses(replies: Sequence[Payload]) -> dict[str, float]:
     """Return each loss term averaged over clients by their samples."""
     names = sorted({k for r in replies for k in r if k.startswith("loss.")})
@@ -56,6 +72,6 @@ def client_losses(replies: Mapping[int, Payload], most: int = MAX_LISTED_CLIENTS
     if len(replies) > most:
         return {}
     return {
-        str(client): sum(number_of(reply, k) for k in reply if k.startswith("loss.") and k != "loss.first_epoch")
+        str(client): sum(number_of(reply, k) for k in reply if k.startswith("loss.") and k != FIRST_EPOCH)
         for client, reply in sorted(replies.items())
     }

@@ -14,8 +14,9 @@ from fedfeat.algorithm.settings import learning_rate
 from fedfeat.algorithm.tables import Tables
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.config import Config
+from fedfeat.core.errors import TrainingDiverged
 from fedfeat.core.payload import SHARED, Payload, number_of
-from fedfeat.federation.average import Average, average, client_losses, mean_losses
+from fedfeat.federation.average import Average, average, client_losses, fault_of, mean_losses
 from fedfeat.federation.evaluation import gather_tables
 from fedfeat.federation.exchange import Exchange, ExchangeOutcome
 from fedfeat.federation.metrics import after_task
@@ -67,6 +68,7 @@ class Federation:
                 # 3. The server averages their weights and joins their statistics.
                 result = average(replies, self.config.train.aggregation)
                 outcome = self._note_outcomes(task, round)[0]
+                self._refuse_divergence(result, outcome, task, round)
                 self._deliver(outcome.replied)
                 self._take(result)
                 now.round = round + 1
@@ -137,6 +139,22 @@ class Federation:
             {**where, "op": o.op, "clients": o.asked, **o.record()} for o in outcomes if not o.whole
         ]
         return outcomes
+
+    def _refuse_divergence(self, result: Average, outcome: ExchangeOutcome, task: int, round: int) -> None:
+        """Stop before anything is taken from a round that diverged: the checkpoint before it stays the last one."""
+        if not self.config.run.stop_on_divergence:
+            return
+        fault = fault_of(result)
+        if fault is None and not result.replies and any(lost.diverged for lost in outcome.lost.values()):
+            fault = "no reply is left, and those that came had losses or weights that are not finite"
+        if fault is None:
+            return
+        where = "config.toml" if self.folder is None else self.folder / "config.toml"
+        raise TrainingDiverged(
+            f"training diverged in task {task + 1}, round {round + 1}: {fault}; start a new run with a lower train.lr "
+            f"(now {self.config.train.lr:g}) or a smaller weight of the term, or go on all the same: set "
+            f"run.stop_on_divergence = false in {where}, and resume from the last checkpoint"
+        )
 
     def _take(self, result: Average) -> None:
         now = self.progress

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from math import isfinite
+from math import isfinite, nan
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
 def _finite_or_none(value: float | None) -> float | None:
@@ -15,6 +15,7 @@ def _finite_or_none(value: float | None) -> float | None:
 MEGABYTE = 1e6
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 FiniteOrNone = Annotated[float | None, AfterValidator(_finite_or_none)]
+Loss = Annotated[float, BeforeValidator(lambda value: nan if value is None else value)]
 Matrix = list[list[Finite]]
 HeadTail = tuple[Finite | None, Finite | None]
 Confusion = list[list[Annotated[int, Field(ge=0)]]]
@@ -83,13 +84,13 @@ class ResultRecord(_Record):
 
 
 class RoundRecord(_Record):
-    """One round of ``events.jsonl``; a loss may be NaN, for a run that diverged is to be shown."""
+    """One round of ``events.jsonl``; a loss may be NaN (null in the file), for a run that diverged is to be shown."""
 
     event: Literal["round"]
     task: int
     round: int
-    losses: dict[str, float]
-    client_losses: dict[int, float] = {}
+    losses: dict[str, Loss]
+    client_losses: dict[int, Loss] = {}
     bytes_up: int | None = None
     bytes_down: int | None = None
     images_per_second: Finite

@@ -6,6 +6,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -100,17 +101,19 @@ def read_run(path: Path) -> Run:
 
 
 def _progress(run: Run) -> list[str]:
-    """Say how far a run came that has no result, or that its events stop before its result does."""
+    """Say that a run diverged, how far one came that has no result, or that its events stop before its result."""
+    bad = next((r for r in run.rounds if not all(map(isfinite, r.losses.values()))), None)
+    diverged = [] if bad is None else [f"diverged: losses are not finite from task {bad.task}, round {bad.round} on"]
     planned = len(run.scenario.tasks) if run.scenario else None
     if run.result is None:
         of = f" of {planned}" if planned else ""
         last = f", {len(run.rounds)} rounds in all" if run.rounds else ""
-        return [f"unfinished: {len(run.tasks)}{of} tasks done{last}; 'fedfeat resume' continues it"]
+        return [*diverged, f"unfinished: {len(run.tasks)}{of} tasks done{last}; 'fedfeat resume' continues it"]
     tasks = len(run.result.accuracy_after_task)
     if len(run.tasks) < tasks:
         told = f"events.jsonl tells of {len(run.tasks)} of {tasks} tasks"
-        return [f"{told}, so curves over rounds are incomplete"]
-    return []
+        return [*diverged, f"{told}, so curves over rounds are incomplete"]
+    return diverged
 
 
 def _table(path: Path, missing: list[str]) -> Table:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from fedfeat.algorithm.tables import Tables
 from fedfeat.core.errors import CheckpointError
-from fedfeat.core.files import sha256, write_atomically
+from fedfeat.core.files import json_ready, sha256, write_atomically
 from fedfeat.core.payload import State
 from fedfeat.federation.exchange import Traffic
 from fedfeat.federation.progress import Progress
@@ -55,7 +55,7 @@ class CheckpointFolder:
         folder = self.folder / f"{self.number:08d}"
         write_atomically(folder / "server.safetensors", to_safetensors(_server_tensors(progress)))
         server = f"{self.number:08d}/server.safetensors"
-        manifest = {
+        described = {
             "format": FORMAT,
             "position": {"task": progress.task, "round": progress.round, "finished": progress.finished},
             "numbers": progress.numbers,
@@ -73,6 +73,7 @@ class CheckpointFolder:
             },
             **extra,
         }
+        manifest = json_ready(described)
         # The manifest is written last: a folder without a valid one is not a checkpoint.
         write_atomically(folder / "manifest.json", json.dumps({**manifest, "checksum": _digest(manifest)}).encode())
         self._clean()
@@ -189,7 +190,7 @@ def _read_progress(path: Path, manifest: Mapping[str, Any]) -> Progress:
         round=manifest["position"]["round"],
         finished=manifest["position"]["finished"],
         weights=tensors["weights"],
-        numbers=dict(manifest["numbers"]),
+        numbers=_numbers(manifest["numbers"]),
         tensors={n.removeprefix("tensors/"): t for n, t in tensors.items() if n.startswith("tensors/")},
         shared={n.removeprefix("shared/"): t for n, t in tensors.items() if n.startswith("shared/")},
         delivered={name: set(clients) for name, clients in manifest["delivered"].items()},
@@ -197,11 +198,16 @@ def _read_progress(path: Path, manifest: Mapping[str, Any]) -> Progress:
         traffic=Traffic(manifest["traffic"]),
         best_loss=float("inf") if manifest["best_loss"] is None else manifest["best_loss"],
         best_weights=tensors.get("best_weights"),
-        best_numbers=dict(manifest.get("best_numbers", manifest["numbers"])),
+        best_numbers=_numbers(manifest.get("best_numbers", manifest["numbers"])),
         images_trained=manifest["images_trained"],
         seconds=manifest["seconds"],
         shortfalls=manifest.get("shortfalls", []),
     )
+
+
+def _numbers(table: Mapping[str, float | None]) -> dict[str, float]:
+    """Return numbers as they were measured: JSON has null for one that was not finite."""
+    return {name: float("nan") if value is None else value for name, value in table.items()}
 
 
 def _states_bytes(states: Mapping[int, State]) -> bytes:

@@ -19,7 +19,7 @@ from fedfeat.config import Config, make_config
 from fedfeat.config.config import read_toml
 from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError
-from fedfeat.core.files import disk_errors, write_atomically, write_json
+from fedfeat.core.files import disk_errors, json_ready, write_atomically, write_json
 from fedfeat.runs.checkpoint import CheckpointFolder
 
 UNKNOWN = "not recorded"
@@ -75,7 +75,7 @@ class RunFolder:
     def append_event(self, event: Mapping[str, Any]) -> None:
         """Add one line; what was written survives a kill."""
         with disk_errors(self.events_path), self.events_path.open("a") as file:
-            file.write(json.dumps(event) + "\n")
+            file.write(json.dumps(json_ready(event), allow_nan=False) + "\n")
 
     def events_size(self) -> int:
         """Return how long the events file is, which a checkpoint remembers."""

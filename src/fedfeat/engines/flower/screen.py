@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 import torch
 from torch import Tensor
 
+from fedfeat.algorithm.engine import NOT_FINITE
 from fedfeat.algorithm.sent import ROUNDING, Sent
 from fedfeat.core.payload import Payload, Value
 from fedfeat.engines.flower.messages import Header
@@ -34,7 +35,7 @@ def fault_of(op: str, request: Payload, reply: Payload, sends: Declared, sizes: 
         if name.startswith(LOSS) and not isinstance(value, int | float):
             return f"{name}: expected a number, got {_told(value)}"
         if not is_finite(value):
-            return f"{name}: not a finite number, or a tensor with such"
+            return f"{name}: {NOT_FINITE}"
     if not reply and any(sent.always for sent in answers.values()):
         return "an empty reply"
     if op == EVALUATE:
