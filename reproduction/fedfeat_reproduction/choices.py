@@ -30,6 +30,7 @@ ABOUT_AUGMENTATION = {"data.augment", "feat.egc.prior_transform"}
 # What the first runs had; pairs of them still tell what a choice is worth.
 EARLIER_RECIPE: Mapping[str, Any] = {
     "feat": {"logits": "cosine", "egc": {"prior_order": "kept"}},
+    "fedcbdr": {"scale_logits": False},
     "calibrate": {"linear_deltas": tuple(i / 4 for i in range(41))},
 }
 

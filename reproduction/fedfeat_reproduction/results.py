@@ -12,6 +12,7 @@ from typing import Any
 
 from fedfeat.config import Config, parse_config
 from fedfeat.config.presets import Cell
+from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.identity import COMPUTATION, changed_settings
 from fedfeat_reproduction.experiments import deciding_overrides, settings
@@ -27,11 +28,14 @@ from fedfeat_reproduction.sources import (
 )
 from fedfeat_reproduction.tables import PaperEntry
 
-# Other forms of the correction, by the words that follow a row's name: the abstract speaks of removing a component, the
-# formula also adds one; the energies are to be divided by the rank, and are divided by one less.
+# Other forms of a prediction, by the words that follow a row's name: the abstract speaks of removing a component, the
+# formula also adds one; the energies are to be divided by the rank, and are divided by one less. FedCBDR's program
+# divides logits by its temperatures, and a loader shuffles what EGC's prior is measured on.
 OTHER_FORMS: Mapping[str, tuple[str, ...]] = {
     "removing alone": ("feat.egc.tail_boost=false",),
     "removing alone, by rank": ("feat.egc.rank_norm=true_rank", "feat.egc.tail_boost=false"),
+    "prior over shuffled exemplars": ("feat.egc.prior_order=shuffled",),
+    "logits divided by temperatures": ("fedcbdr.scale_logits=true",),
 }
 # What identifies a run within its setting, and how it was computed, do not make it another setting.
 NOT_A_SETTING = ("method", "seed", *COMPUTATION)
@@ -139,25 +143,39 @@ def with_other_forms(rows: Sequence[TableRow], index: RecordIndex) -> list[Table
 
 
 def other_forms(row: TableRow, index: RecordIndex) -> dict[str, TableRow]:
-    """Return a row with each other form of the correction that it was run with; one without correction has none."""
+    """Return a row with each other form of the prediction that it was run with; one that has no such form has none."""
     entry = row.entry
-    if not {"feat", "egc"} & set(entry.method.split("+")):
-        return {}
     found = {
         form: index.with_settings(changes).row(replace(entry, label=f"{entry.label}, {form}"))
         for form, changes in OTHER_FORMS.items()
+        if reads(entry.method, changes)
     }
     return {form: other for form, other in found.items() if other.ours or other.calibrated}
+
+
+def reads(method: str, changes: Sequence[str]) -> bool:
+    """Say whether a form of the prediction is one that a method has."""
+    parts = set(method.split("+"))
+    corrects = bool({"feat", "egc"} & parts)
+    return corrects if changes[0].startswith("feat.") else "fedcbdr" in parts and not corrects
 
 
 def read(kept: Record, entry: PaperEntry, place: FigureSource) -> float | None:
     """Return what a record says about an entry."""
     if entry.measure == "numbers sent":
         return None if place.held_out else numbers_sent(kept)
+    if place.prediction == "plain" and _divides(kept):
+        return None  # the method itself would predict with divided logits
     if entry.task is None:
         return after_tasks(kept, place.prediction)[-1]
     rows = matrix(kept, place.prediction)
     return None if rows is None else rows[-1][entry.task - 1]
+
+
+def _divides(kept: Record) -> bool:
+    """Say whether FedCBDR's loss was kept under an ETF, and its division at test time with it."""
+    table = as_recorded(kept.config)
+    return bool(table.get("feat", {}).get("keep_tts") and table.get("fedcbdr", {}).get("scale_logits"))
 
 
 def setting_of(config: Config) -> str:

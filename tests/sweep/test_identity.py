@@ -90,8 +90,10 @@ def written_by_the_first_version(config: Config) -> Config:
 
 def test_what_is_done_otherwise_today_is_another_run() -> None:
     """No run of before is found again under a setting it did not have."""
-    for key, value in BEFORE.items():
-        today = make_config({"method": "fedcbdr+feat+calibrate", "feat": {"keep_tts": True}})
+    today = make_config({"method": "fedcbdr+feat+calibrate", "feat": {"keep_tts": True}})
+    changed = {key: value for key, value in BEFORE.items() if flatten(today.to_table())[key] != value}
+    assert {"feat.egc.prior_order", "fedcbdr.scale_logits"} <= set(changed)
+    for key, value in changed.items():
         before = make_config(today.to_table(), [f"{key}={json.dumps(value)}"])
         assert identity(today) != identity(before)
         assert key in flatten(changed_settings(today))
@@ -159,7 +161,8 @@ def test_the_size_of_a_mask_does_not_matter_and_how_exemplars_are_shared_out_doe
 
 def test_identity_holds_only_what_differs_from_the_defaults() -> None:
     config = make_config({"method": "fedcbdr", "data": {"name": "cifar10"}, "fedcbdr": {"mode": "class_quota"}})
-    assert changed_settings(config) == {"data": {"name": "cifar10"}, "fedcbdr": {"mode": "class_quota"}}
+    told = {"mode": "class_quota", "scale_logits": True}  # and what is done otherwise than in the first version
+    assert changed_settings(config) == {"data": {"name": "cifar10"}, "fedcbdr": told}
 
 
 def test_runs_are_told_apart_by_what_differs_among_those_of_one_name(toy: MakeConfig) -> None:

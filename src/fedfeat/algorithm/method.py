@@ -132,6 +132,7 @@ class Prediction(Protocol):
     name: str = OWN  # for commands: ``--correction egc``
     label: str = OWN_LABEL  # for people: a position of the report's switch
     gives_cosines: bool = False  # with an ETF head, in place of logits in the units of training
+    replaceable: bool = False  # goes with the base's own loss: a part that predicts in another way takes its place
 
     def __call__(self, network: Network, outputs: Outputs, seen: Seen, known: Known) -> Tensor:
         """Return corrected logits [B, C]."""
@@ -182,6 +183,11 @@ class Method:
         """Take up what a method's file declares in words alone."""
         sends = {name: in_words(s, name) if isinstance(s, str) else s for name, s in self.sends.items()}
         object.__setattr__(self, "sends", sends)
+
+    @property
+    def corrects(self) -> bool:
+        """Whether a part decides how to predict, so that no other one can."""
+        return self.predict is not None and not getattr(self.predict, "replaceable", False)
 
     def prediction_labels(self) -> dict[str, str]:
         """Return what the method's own prediction (``own``) and its variants, by name, are called for people."""

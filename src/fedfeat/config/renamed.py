@@ -9,7 +9,11 @@ from typing import Any
 RENAMED = {"engine.together": "engine.vectorised", "mirror": "tracker"}  # a key, or a whole table
 # What runs did before there was a setting for it. A run folder, a checkpoint and a record hold every setting of their
 # time, so one that is not there is older than it.
-BEFORE: Mapping[str, Any] = {"feat.egc.prior_order": "kept", "scenario.order_seed": "scenario"}
+BEFORE: Mapping[str, Any] = {
+    "feat.egc.prior_order": "kept",
+    "fedcbdr.scale_logits": False,
+    "scenario.order_seed": "scenario",
+}
 
 
 def with_new_names(table: Mapping[str, Any], *, where: str | None = None) -> dict[str, Any]:

@@ -71,7 +71,10 @@ def balanced(method: Method, settings: BalancedSettings) -> Method:
             "two out, as in fedcbdr+etf+balanced"
         )
     term = LossTerm("balanced", adjusted_cross_entropy)
-    return replace(method, loss=term, balanced=True, references=(*method.references, ClassFrequencies(settings)))
+    predict = method.predict if method.corrects else None  # a division by temperatures goes with the loss it belongs to
+    return replace(
+        method, loss=term, predict=predict, balanced=True, references=(*method.references, ClassFrequencies(settings))
+    )
 
 
 def adjusted_cross_entropy(step: Step) -> Tensor:

@@ -14,7 +14,8 @@ Objective:
     \delta & c \text{ new} \end{cases}
     $$
 
-    Without EGC $\gamma = 0$. The pair is chosen on held-out samples, with $a$ the accuracy on old or new classes:
+    Without EGC $\gamma = 0$. Where FedCBDR's loss divides logits by temperatures, both are divided first. The pair is
+    chosen on held-out samples, with $a$ the accuracy on old or new classes:
 
     $$
     \max_{\gamma, \delta} \; \frac{C_{\mathrm{old}}\,a_{\mathrm{old}}(\gamma, \delta) +
@@ -44,6 +45,7 @@ from torch import Tensor
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import Method, Op, Prediction, TaskEndStep
 from fedfeat.algorithm.registry import addon
+from fedfeat.algorithm.scaled import ScaledLogits
 from fedfeat.algorithm.sent import Sent, final_model
 from fedfeat.algorithm.step import Known, Seen
 from fedfeat.algorithm.task_end import TaskEnd
@@ -120,7 +122,7 @@ def calibrate(method: Method, settings: CalibrateSettings) -> Method:
             f"method: calibrate judges by held-out exemplars, and {method.name!r} keeps none; "
             "put it on a replay base such as fedcbdr+calibrate"
         )
-    if not isinstance(method.predict, EnergyCorrection | None):
+    if not isinstance(method.predict, EnergyCorrection | ScaledLogits | None):
         raise ConfigError(
             f"method: calibrate tunes plain logits or EGC, and {method.name!r} predicts in another way; leave one out"
         )
@@ -212,14 +214,17 @@ class Calibration(TaskEndStep):
 def _both(
     predict: Prediction | None, network: Network, outputs: Outputs, seen: Seen, known: Known
 ) -> tuple[Tensor, Tensor]:
-    """Return logits without and with the method's own correction, in the same units."""
+    """Return logits without and with the method's own correction, in the same units; both divided if it divides."""
     if isinstance(network.head, ETFHead):
         plain = network.head.cosine(outputs.features.float())
     else:
         plain = outputs.logits.float()
-    if predict is None:
-        return plain, plain
-    return plain, predict(network, outputs, seen, known)
+    scaling = predict if isinstance(predict, ScaledLogits) else getattr(predict, "scaling", None)
+    if scaling is not None:
+        plain = scaling.divided(plain, seen.num_old)
+    if isinstance(predict, EnergyCorrection):
+        return plain, predict(network, outputs, seen, known)
+    return plain, plain
 
 
 def _say_nothing_was_chosen() -> None:

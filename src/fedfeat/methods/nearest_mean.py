@@ -78,7 +78,7 @@ def ncm(method: Method, settings: NoSettings) -> Method:
             "method: ncm takes class means over exemplars, and this base keeps none; "
             "put it on a replay base such as herding+ncm"
         )
-    if method.predict is not None:
+    if method.corrects:
         raise ConfigError("method: ncm and another part both decide how to predict; leave one of them out")
     return replace(method, task_end=(*method.task_end, ClassMeans()), predict=NearestMean())
 

@@ -83,7 +83,7 @@ class RetrainedClassifier(Prediction):
 @addon("clip2fl", CLIP2FLSettings, sends=SENDS, prediction=RetrainedClassifier)
 def clip2fl(method: Method, settings: CLIP2FLSettings) -> Method:
     """CLIP2FL: distillation from a frozen CLIP, and a classifier re-trained on federated features."""
-    if method.head is not linear_head or method.predict is not None:
+    if method.head is not linear_head or method.corrects:
         raise ConfigError(
             "method: clip2fl re-trains a linear classifier to predict with, and another part has replaced the head or "
             "the prediction already; use one of them, such as fedcbdr+clip2fl"

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import Buffers, Prediction, Statistic
+from fedfeat.algorithm.scaled import ScaledLogits
 from fedfeat.algorithm.step import Known, Seen, Step
 from fedfeat.core.payload import Payload, number_of
 from fedfeat.core.rng import rng_at
@@ -126,17 +127,23 @@ def _order(client: Client, count: int) -> Tensor:
 
 
 class EnergyCorrection(Prediction):
-    """EGC as a prediction: cosine logits, corrected by the gate that the global prior opens."""
+    """EGC as a prediction: cosine logits, corrected by the gate that the global prior opens.
+
+    Where the base's own loss was kept, they are divided by its temperatures at the end.
+    """
 
     name, label, gives_cosines = "egc", "EGC", True
 
-    def __init__(self, settings: EGCSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: EGCSettings, scaling: ScaledLogits | None = None) -> None:
+        self.settings, self.scaling = settings, scaling
 
     def __call__(self, network: Network, outputs: Outputs, seen: Seen, known: Known) -> Tensor:
-        """Return corrected logits; cosine logits as they are while there is no prior."""
+        """Return corrected logits; cosine logits without a correction while there is no prior."""
         head = _etf(network)
-        cosines = head.cosine(outputs.features.float())
+        corrected = self._corrected(head, head.cosine(outputs.features.float()), seen, known)
+        return corrected if self.scaling is None else self.scaling.divided(corrected, seen.num_old)
+
+    def _corrected(self, head: ETFHead, cosines: Tensor, seen: Seen, known: Known) -> Tensor:
         if PRIOR_HEAD not in known.numbers or seen.task + 1 < self.settings.from_task:
             return cosines
         return egc_correct(

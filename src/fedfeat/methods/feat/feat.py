@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from fedfeat.algorithm.method import Method, linear_head
 from fedfeat.algorithm.registry import addon
+from fedfeat.algorithm.scaled import scaling_of
 from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.step import Fusable, LossTerm, Step
 from fedfeat.algorithm.tables import EnergyMeasure
@@ -76,7 +77,7 @@ def etf(method: Method, settings: FeatSettings) -> Method:
         - A feature with fewer dimensions than classes is refused.
     """
 
-    if method.head is not linear_head or method.predict is not None:
+    if method.head is not linear_head or method.corrects:
         raise ConfigError(
             f"method: etf takes the place of the linear classifier, and a part before it in {method.name!r} already "
             "did or predicts in its own way; leave one of the two out"
@@ -100,10 +101,11 @@ def etf(method: Method, settings: FeatSettings) -> Method:
             max_classes=etf.max_classes or num_classes,
         )
 
-    # A replay base's own loss gives way to plain cross-entropy; exemplar-free bases keep their masked one.
-    keeps_loss = settings.keep_tts or method.replay is None or method.balanced
-    loss = method.loss if keeps_loss else Method.loss
-    return replace(method, head=head, loss=loss, has_etf_head=True)
+    # A replay base's own loss, and what it predicts with, give way to plain cross-entropy; exemplar-free bases keep
+    # their masked one.
+    if not (settings.keep_tts or method.replay is None or method.balanced):
+        method = replace(method, loss=Method.loss, predict=None)
+    return replace(method, head=head, has_etf_head=True)
 
 
 @addon("gsa", FeatSettings, table="feat", reads=("gsa.*",), examples=("fedcbdr+etf+gsa",))
@@ -196,7 +198,7 @@ def egc(method: Method, settings: FeatSettings) -> Method:
             f"method: egc takes out an imbalance that balanced in {method.name!r} does not let arise; leave one of the "
             "two out, as in fedcbdr+etf+balanced"
         )
-    if method.predict is not None:
+    if method.corrects:
         raise ConfigError(f"method: {method.name!r} already corrects its predictions; name egc once (feat includes it)")
     if method.replay is None:
         raise ConfigError(
@@ -207,7 +209,7 @@ def egc(method: Method, settings: FeatSettings) -> Method:
         method,
         statistics=(*method.statistics, EnergyPrior(settings.egc)),
         encodes_exemplars=settings.egc.prior_source != "online" and settings.egc.prior_transform != "train",
-        predict=EnergyCorrection(settings.egc),
+        predict=EnergyCorrection(settings.egc, scaling_of(method)),
         energies=EnergyMeasure(settings.egc.subspace, settings.egc.rank_norm, (PRIOR_HEAD, PRIOR_TAIL)),
     )
 

@@ -16,7 +16,8 @@ Objective:
     \end{aligned}
     $$
 
-    where $\tau_y$ and $w_y$ are those of the sample's side, old or new. The score of sample $j$ is
+    where $\tau_y$ and $w_y$ are those of the sample's side, old or new. The class with the largest $\hat{z}$ is
+    predicted (`scale_logits`); the accuracy without the division is recorded beside it. The score of sample $j$ is
     $\left\lVert U_{j \cdot} \right\rVert^2$, the squared norm of its row in the thin left singular vectors of all
     clients' features.
 
@@ -44,6 +45,7 @@ from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.losses import TTSForm, temperature_scaled_cross_entropy
 from fedfeat.algorithm.method import Method, Op, TaskEndStep
 from fedfeat.algorithm.registry import base
+from fedfeat.algorithm.scaled import ScaledLogits
 from fedfeat.algorithm.sent import Sent, final_model
 from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.algorithm.task_end import TaskEnd
@@ -85,6 +87,11 @@ class FedCBDRSettings(Settings):
     tau_new: float = setting(1.1, "temperature of new logits", origin="paper", gt=0)
     weight_old: float = setting(1.1, "weight of samples of old classes", origin="paper", ge=0)
     weight_new: float = setting(0.9, "weight of samples of new classes", origin="paper", ge=0)
+    scale_logits: bool = setting(
+        True,
+        "divide logits by the temperatures at test time too",
+        origin="released code's switch, with which the published values are reached; the paper does not say",
+    )
     undecisive = frozenset({"mask_block"})  # a mask cancels in the scores
 
     @model_validator(mode="after")
@@ -162,7 +169,8 @@ def fedcbdr(settings: FedCBDRSettings) -> Method:
             form=settings.tts,
         )
 
-    return Method("fedcbdr", loss=LossTerm("tts", tts), replay=LeverageChoice(settings))
+    predict = ScaledLogits(settings.tau_old, settings.tau_new) if settings.scale_logits else None
+    return Method("fedcbdr", loss=LossTerm("tts", tts), replay=LeverageChoice(settings), predict=predict)
 
 
 class LeverageChoice(TaskEndStep):

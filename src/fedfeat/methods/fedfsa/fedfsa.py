@@ -102,7 +102,7 @@ class FedFSASettings(HeadTraining):
 @addon("fedfsa", FedFSASettings, sends=SENDS, examples=("fedcbdr+fedfsa",))
 def fedfsa(method: Method, settings: FedFSASettings) -> Method:
     """FedFSA: features aligned with class names, and a head that the server trains on drawn features."""
-    if method.head is not linear_head or method.predict is not None:
+    if method.head is not linear_head or method.corrects:
         raise ConfigError(
             "method: fedfsa brings its own head, and another part has replaced the linear one or predicts with it; "
             "use one of them, such as fedcbdr+fedfsa"
@@ -118,6 +118,7 @@ def fedfsa(method: Method, settings: FedFSASettings) -> Method:
     return replace(
         method,
         head=head,
+        predict=None,
         terms=(*method.terms, LossTerm("align", aligned, settings.mu)),
         references=(*method.references, TextReference(settings.text)),
         statistics=(*method.statistics, ClassStatistics(settings.transfer)),
