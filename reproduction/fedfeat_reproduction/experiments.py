@@ -117,7 +117,7 @@ def refuse_fixed(name: str, overrides: Iterable[str], *, has_cells: bool) -> Non
 
 def deciding_overrides(overrides: Iterable[str]) -> tuple[str, ...]:
     """Return the changes that a figure depends on: not where files are, nor how clients are run."""
-    return tuple(o for o in overrides if decides(_key(o), without=COMPUTATION))
+    return tuple(o for o in overrides if _key(o) == "recipe" or decides(_key(o), without=COMPUTATION))
 
 
 def _key(override: str) -> str:

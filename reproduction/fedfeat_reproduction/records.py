@@ -29,6 +29,7 @@ class Record(BaseModel):
     method: str
     dataset: str
     seed: int
+    recipe: str | None = Field(None, description="bundle of settings that was laid over the configuration")
     images: str = Field(UNKNOWN, description="where the images came from, and whether they were lossless")
     final_accuracy: Accuracy
     final_accuracy_uncorrected: Accuracy
@@ -68,7 +69,8 @@ class Record(BaseModel):
 
     def to_json(self) -> str:
         """Return the record as text: one key per line, measured numbers with eight digits."""
-        values = {k: v if k == "config" else _rounded(v) for k, v in self.model_dump().items()}
+        kept = self.model_dump(exclude={"recipe"} if self.recipe is None else None)
+        values = {k: v if k == "config" else _rounded(v) for k, v in kept.items()}
         lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in values.items()]
         return "{\n" + ",\n".join(lines) + "\n}\n"
 

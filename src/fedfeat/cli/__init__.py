@@ -56,7 +56,7 @@ COMMANDS = {
         "keys:keys",
         "Make a certificate authority, a server certificate and a key per client, and say what goes where.",
     ),
-    "list": ("show:list_", "List methods, data sets or presets."),
+    "list": ("show:list_", "List methods, data sets, presets or recipes."),
     "doctor": ("show:doctor", "Say what is installed, which devices and data there are, and what is missing."),
     "bench": ("show:bench", "Measure this machine."),
     "data": ("data:app", "Get, check and list data sets."),

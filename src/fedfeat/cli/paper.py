@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedfeat.cli.run import PerGPU, RayAddress, Workers, make_pool
+from fedfeat.cli.run import PerGPU, RayAddress, RecipeName, Workers, changes, make_pool
 from fedfeat.config.presets import METHOD
 from fedfeat.core.errors import FedfeatError
 
@@ -70,6 +70,7 @@ def run(
     ] = False,
     engine: Annotated[Engine | None, typer.Option(help="inprocess, or cuda for captured steps in bf16")] = None,
     data: Annotated[Path | None, typer.Option(help="folder of the data set; default as for 'fedfeat run'")] = None,
+    recipe: RecipeName = None,
     set: Set = None,
     record_to: Annotated[
         Path | None, typer.Option("--record", metavar="FILE", help="of quick choices: also write all effects there are")
@@ -84,7 +85,7 @@ def run(
     from fedfeat.cli import paper_output as paper
     from fedfeat_reproduction.experiments import engine_overrides, first_seeds
 
-    kind, changed = paper.checked_kind(name, set or ()), set or []
+    kind, changed = paper.checked_kind(name, set or ()), changes(recipe, set)
     if kind != "table" and (also or calibrate):
         raise FedfeatError(f"{name}: has its own methods; --also and --calibrate are for tables")
     if record_to and not (kind == "choices" and quick):
@@ -112,6 +113,7 @@ def show(
     also: Also = "",
     format: Annotated[Format, typer.Option(help="how to print it")] = Format.terminal,
     quick: Quick = False,
+    recipe: RecipeName = None,
     set: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="of tables and choices: as they were run"),
@@ -128,15 +130,15 @@ def show(
     if kind == "choices":
         if also:
             raise FedfeatError(f"{name}: has its own methods; --also is for tables")
-        paper.show_choices(only, set or (), place, format, console)
+        paper.show_choices(only, changes(recipe, set), place, format, console)
     elif kind == "figure":
-        if set:
+        if set or recipe:
             raise FedfeatError(f"{name}: shows what was drawn; --set is for tables and choices, and for 'paper run'")
         if only or also:
             raise FedfeatError(f"{name}: shows what was drawn; --only is for 'paper run', --also for tables")
         paper.show_figure(name, place, format, console)
     else:
-        paper.show_table(name, paper.entries_of(name, only, also), set or (), place, format, console)
+        paper.show_table(name, paper.entries_of(name, only, also), changes(recipe, set), place, format, console)
 
 
 @app.command()

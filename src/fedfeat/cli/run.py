@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -26,6 +27,10 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="change a setting, such as train.lr=0.1"),
 ]
+RecipeName = Annotated[
+    str | None,
+    typer.Option("--recipe", metavar="NAME", help="bundle of settings, by name or as a TOML file; --set comes after"),
+]
 Plugins = Annotated[
     list[Path] | None,
     typer.Option("--plugin", metavar="FILE", help="Python file with methods of your own; repeatable"),
@@ -37,6 +42,7 @@ RayAddress = Annotated[str | None, typer.Option(metavar="ADDRESS", help="run on 
 
 def run(
     config: ConfigFile,
+    recipe: RecipeName = None,
     set: Overrides = None,
     plugin: Plugins = None,
     out: Annotated[Path | None, typer.Option(help="run folder to write")] = None,
@@ -44,8 +50,13 @@ def run(
     """Run an experiment."""
     progress = RunProgress(console)
     with _stoppable(progress):
-        start(load_config(config, set or (), plugin or ()), out, (progress,))
+        start(load_config(config, changes(recipe, set), plugin or ()), out, (progress,))
         write_run_report(progress.folder)
+
+
+def changes(recipe: str | None, set: Sequence[str] | None) -> list[str]:
+    """Return the changes to a configuration: a bundle first, then single settings."""
+    return [*([] if recipe is None else [f"recipe={json.dumps(recipe)}"]), *(set or ())]
 
 
 def resume(folder: Annotated[Path, typer.Argument(metavar="DIR", help="run folder")]) -> None:
@@ -77,13 +88,14 @@ def compare(
     config: ConfigFile,
     methods: Annotated[str, typer.Option(help="comma-separated methods, or 'all'")] = COMPARED,
     seeds: Annotated[str, typer.Option(help="comma-separated seeds")] = "0,1,2",
+    recipe: RecipeName = None,
     set: Overrides = None,
     plugin: Plugins = None,
     workers: Annotated[int, typer.Option(min=1, help="runs at once, each in a process of its own")] = 1,
     out: Annotated[Path, typer.Option(help="folder for the runs, the table and the report")] = Path("runs/compare"),
 ) -> None:
     """Run several methods on the same splits and report them side by side; what is finished is not run again."""
-    runs = comparison_runs(load_config(config, set or (), plugin or ()), methods, seeds, out)
+    runs = comparison_runs(load_config(config, changes(recipe, set), plugin or ()), methods, seeds, out)
     outcomes = finish_all(runs, console, workers=workers)
     if any(outcome.result is not None for outcome in outcomes):
         write_comparison(out, console)
@@ -92,6 +104,7 @@ def compare(
 
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with a table [sweep]")],
+    recipe: RecipeName = None,
     set: Overrides = None,
     workers: Workers = None,
     per_gpu: PerGPU = None,
@@ -100,7 +113,7 @@ def sweep(
 ) -> None:
     """Run a grid of methods, seeds and settings; what is finished is not run again, a failure stops nothing."""
     folder = out or Path("runs") / file.stem
-    configs = load_sweep(file, set or ())
+    configs = load_sweep(file, set or (), recipe)
     pool = make_pool(workers, per_gpu, ray)
     outcomes = finish_all(plan(configs, folder), console, pool=pool)
     if any(outcome.result is not None for outcome in outcomes):

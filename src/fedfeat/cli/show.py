@@ -45,14 +45,21 @@ class Subject(StrEnum):
     methods = "methods"
     datasets = "datasets"
     presets = "presets"
+    recipes = "recipes"
 
 
 def list_(
     subject: Annotated[Subject, typer.Argument(help="what to list")],
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
 ) -> None:
-    """List methods, data sets or presets."""
-    rows = {Subject.methods: _methods, Subject.datasets: _datasets, Subject.presets: _presets}[subject]()
+    """List methods, data sets, presets or recipes."""
+    listed = {
+        Subject.methods: _methods,
+        Subject.datasets: _datasets,
+        Subject.presets: _presets,
+        Subject.recipes: _recipes,
+    }
+    rows = listed[subject]()
     if as_json:
         print(json.dumps(rows, indent=2))
         return
@@ -113,6 +120,12 @@ def _methods() -> list[dict[str, Any]]:
 
 def _datasets() -> list[dict[str, Any]]:
     return [asdict(info) for info in list_datasets()]
+
+
+def _recipes() -> list[dict[str, Any]]:
+    from fedfeat.config.recipes import RECIPES
+
+    return [{"recipe": recipe.name, "summary": recipe.summary} for recipe in RECIPES.values()]
 
 
 def _presets() -> list[dict[str, Any]]:

@@ -13,10 +13,11 @@ from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.settings import PrivacySettings, TrainSettings
 from fedfeat.config.plugins import load_installed, load_plugins
 from fedfeat.config.presets import METHOD, PRESETS
+from fedfeat.config.recipes import with_recipe
 from fedfeat.config.renamed import with_new_names
 from fedfeat.config.settings import EngineSettings, FederationSettings, RunSettings, TrackerSettings
 from fedfeat.core.errors import ConfigError, nearest
-from fedfeat.core.settings import Settings
+from fedfeat.core.settings import Settings, merge
 from fedfeat.data.settings import OWNED, DataSettings
 from fedfeat.methods import compose, parts_of, settings_tables
 from fedfeat.models import ModelSettings
@@ -31,6 +32,9 @@ class Config(Settings):
 
     method: str = Field(METHOD, description="base method and add-ons, joined by '+'")
     seed: int = Field(2023, ge=0, description="every random draw derives from it")
+    recipe: str | None = Field(
+        None, description="bundle of settings that `--recipe` laid over this configuration; here it is a name alone"
+    )
     plugins: tuple[str, ...] = Field(
         (), description="Python files with methods of your own; relative paths count from this file"
     )
@@ -144,7 +148,8 @@ def parse_config(
     """Check the settings alone: their method is not built, so what it would read need not be on this machine."""
     merged = with_new_names(table, where=where)
     for override in overrides:
-        merged = merge(merged, with_new_names(parse_override(override), where="--set"))
+        change = with_new_names(parse_override(override), where="--set")
+        merged = with_recipe(merged, str(change["recipe"])) if "recipe" in change else merge(merged, change)
     load_installed(reserved=Config.model_fields)
     if _is_list_of_strings(merged.get("plugins")):
         merged["plugins"] = load_plugins(merged["plugins"], folder or Path(), reserved=Config.model_fields)
@@ -193,15 +198,6 @@ def nested(key: str, value: Any) -> Table:
     """Return the tables around one value: ``{"train": {"lr": 0.1}}`` for ``train.lr``."""
     name, _, rest = key.partition(".")
     return {name: nested(rest, value) if rest else value}
-
-
-def merge(a: Mapping[str, Any], b: Mapping[str, Any]) -> Table:
-    """Return nested tables with those of ``b`` on top."""
-    merged = dict(a)
-    for key, value in b.items():
-        old = merged.get(key)
-        merged[key] = merge(old if isinstance(old, dict) else {}, value) if isinstance(value, Mapping) else value
-    return merged
 
 
 def differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -24,6 +24,15 @@ def setting(default: Any, description: str, *, origin: str = "", **limits: Any) 
     return Field(default, description=description, json_schema_extra={"origin": origin}, **limits)
 
 
+def merge(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested tables with those of ``b`` on top."""
+    merged = dict(a)
+    for key, value in b.items():
+        old = merged.get(key)
+        merged[key] = merge(old if isinstance(old, Mapping) else {}, value) if isinstance(value, Mapping) else value
+    return merged
+
+
 def flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested tables as dotted keys; an empty table says nothing."""
     flat: dict[str, Any] = {}

@@ -214,6 +214,7 @@ def summarise(config: Config, scenario: Scenario, progress: Progress, notes: Seq
         "method": config.method,
         "dataset": config.data.name,
         "seed": config.seed,
+        **({"recipe": config.recipe} if config.recipe else {}),
         **over_tasks(progress.tables, scenario.task_classes),
         "numbers": progress.numbers,
         "notes": list(notes),

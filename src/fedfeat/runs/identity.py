@@ -22,7 +22,7 @@ from fedfeat.methods import settings_tables
 
 Table = dict[str, Any]
 # What a run leaves behind, how clients are awaited, where the images lie.
-UNDECISIVE = ("run", "tracker", "federation", "data.path")
+UNDECISIVE = ("run", "tracker", "federation", "data.path", "recipe")
 COMPUTATION = ("engine", "plugins")  # other last bits of a result, but the same experiment in a table of results
 # Such a name says nothing about the images: only their place does.
 OWN_DATA = {name for name, known in DATASETS.items() if known.needs == "path"}

@@ -10,10 +10,11 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from fedfeat.config import Config, make_config
-from fedfeat.config.config import Table, check_table, merge, nested, read_toml
+from fedfeat.config.config import Table, check_table, nested, read_toml
 from fedfeat.config.presets import PRESETS
+from fedfeat.config.recipes import with_recipe
 from fedfeat.core.errors import ConfigError, nearest
-from fedfeat.core.settings import Settings, flatten
+from fedfeat.core.settings import Settings, flatten, merge
 from fedfeat.methods import all_methods
 from fedfeat.runs.sweep.planned import Planned
 
@@ -40,8 +41,11 @@ class SweepSettings(Settings):
         return flatten(table) if isinstance(table, dict) else table
 
 
-def load_sweep(path: Path, overrides: Sequence[str] = ()) -> list[Config]:
-    """Read a sweep file and return its experiments, checked; mistakes show before anything runs."""
+def load_sweep(path: Path, overrides: Sequence[str] = (), recipe: str | None = None) -> list[Config]:
+    """Read a sweep file and return its experiments, checked; mistakes show before anything runs.
+
+    ``recipe`` is laid over the file's base and its tables; what the sweep varies stays.
+    """
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give a TOML file with a table [sweep]")
     table = read_toml(path)
@@ -51,7 +55,7 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> list[Config]:
     settings = check_table(SweepSettings, table.pop("sweep"), str(path), problems, "sweep")
     if settings is None:
         raise ConfigError("; ".join(problems))
-    return _configs(settings, merge(_base(settings, path), table), overrides, path)
+    return _configs(settings, with_recipe(merge(_base(settings, path), table), recipe), overrides, path)
 
 
 def comparison_runs(config: Config, methods: str, seeds: str, out: Path) -> list[Planned]:
