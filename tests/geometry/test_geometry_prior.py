@@ -209,3 +209,24 @@ def _outputs(client):
     client.network.eval()
     with torch.no_grad():
         return client.network(client.images.plain(client.samples[:20]))
+
+
+def test_a_loader_pass_counts_the_old_images_of_mixed_batches(client):
+    """Every batch of the shuffled local set gives the mean over its old images, if it has any."""
+    rounds = replace(client, round=3)
+    local = torch.cat([client.samples, client.exemplars])
+    order = rng_at(client.seed, "prior-order", client.task, 3, client.id).permutation(len(local))
+    client.network.eval()
+    means, count = [], 0
+    for batch in torch.split(local[order.tolist()], 4):
+        old = batch[client.labels(batch) < client.num_old]
+        if len(old):
+            with torch.no_grad():
+                cosines = client.network.head.cosine(client.network.features(client.images.plain(old)))
+            means.append(float(group_energies(cosines, num_old=client.num_old).head.mean()))
+            count += len(old)
+    sent = measure(rounds, prior_source="loader", rho=0.8, ema_init="zero")
+    assert sent[NUM_TAIL] == count == 10
+    assert sent[PRIOR_HEAD] == pytest.approx(ema(means, 0.8, init="zero"), rel=1e-4)
+    exact = measure(rounds, prior_source="loader", prior="mean")
+    assert exact[PRIOR_HEAD] == pytest.approx(measure(client, prior="mean")[PRIOR_HEAD], rel=1e-4)

@@ -14,6 +14,7 @@ from paper_records import MakeRecord
 from fedfeat.config.presets import Cell
 from fedfeat.config.renamed import BEFORE
 from fedfeat.core.settings import flatten
+from fedfeat.runs.identity import deciding_settings
 from fedfeat_reproduction.choices import answers, changes_in, find_variations, read_choices
 from fedfeat_reproduction.page import changes_text
 from fedfeat_reproduction.records import Record, read_records
@@ -277,7 +278,7 @@ def test_no_record_of_before_gives_a_figure_under_what_is_done_today() -> None:
     old = [kept for kept in read_records(ROOT / "results") if not set(BEFORE) & set(flatten(kept.config))]
     assert old
     for kept in old:
-        read = flatten(kept.parsed_config().to_table())
+        read = flatten(deciding_settings(kept.parsed_config()))
         assert {key: read[key] for key in BEFORE if key in read} == {k: v for k, v in BEFORE.items() if k in read}
     main = [entry for entry in TABLES[MAIN].entries if entry.method == "fedcbdr+feat"]
     assert any(RecordIndex(old).row(entry).ours for entry in main)

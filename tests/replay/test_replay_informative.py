@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from fedfeat.methods.refed import _full_norms, last_layer_norms
+from fedfeat.methods.refed import _full_norms, _go_on, last_layer_norms
 from fedfeat.models import ETFHead, LinearHead
 
 STILL = 1e-12  # a learning rate at which the personalised model stays where it is
@@ -249,3 +249,27 @@ def test_last_layer_scores_on_an_etf_are_gradient_norms_of_its_prototypes(feat, 
         (gradient,) = torch.autograd.grad(F.cross_entropy(head(f[None]), y[None]), head.prototypes)
         expected.append(gradient.norm())
     assert torch.allclose(rule.score(client, batch, weights).float(), torch.stack(expected), rtol=1e-3)
+
+
+def test_a_personal_model_can_go_on_from_the_task_before(start, boundary_of):
+    engine = start("refed", refed={"start": "previous", "lr": 0.05, "passes": 2})
+    task_end = boundary_of(engine)
+    engine.method.replay.at_task_end(task_end)
+    client = engine.client(0)
+    first = client.state["personal_model"].clone()
+    assert not torch.equal(first, task_end.weights[: len(first)])
+    assert client.state["personal_model.classes"] == 2
+    engine.begin_task(1)
+    weights = torch.full_like(engine.model.vector, 0.01)
+    client = engine.client(0)
+    client.model.load(weights)
+    _go_on(client)
+    came = client.model.widened(first, 2, fill=0.01)  # the rows of new classes are the global model's
+    assert torch.equal(client.model.weights, came)
+    assert "personal_model" not in start("refed").client(0).state
+
+
+def test_a_personal_model_that_starts_anew_leaves_nothing_behind(start, boundary_of):
+    engine = start("refed")
+    engine.method.replay.at_task_end(boundary_of(engine))
+    assert set(engine.client(0).state) == {"exemplars"}

@@ -18,8 +18,11 @@ class TrainSettings(Settings):
     batch: int = Field(128, ge=1, description="samples per step; the last, smaller batch is kept")
     lr: float = Field(0.04, gt=0, description="learning rate at the start of each task")
     lr_min: float = Field(1e-3, ge=0, description="learning rate that the cosine falls towards")
-    schedule: Literal["cosine_per_task", "constant"] = Field(
+    schedule: Literal["cosine_per_task", "constant", "steps"] = Field(
         "cosine_per_task", description="learning rate over the rounds of a task"
+    )
+    milestones: tuple[int, ...] = Field(
+        (50, 75), description="rounds of a task after which schedule steps divides the learning rate by ten"
     )
     momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum, started anew with every local update")
     weight_decay: float = Field(1e-5, ge=0, description="L2 penalty on every trained number")
@@ -41,6 +44,9 @@ def learning_rate(settings: TrainSettings, round: int) -> float:
     """Return the learning rate of a round (counted from 0) within its task."""
     if settings.schedule == "constant":
         return settings.lr
+    if settings.schedule == "steps":
+        passed = sum(round >= milestone for milestone in settings.milestones)
+        return float(settings.lr * 0.1**passed)
     cosine = 0.5 * (1 + math.cos(math.pi * round / settings.rounds))
     return settings.lr_min + (settings.lr - settings.lr_min) * cosine
 

@@ -63,11 +63,12 @@ _RELEASED = Recipe(
                 "ema_convention": "eq9",
                 "ema_init": "zero",
                 "prior_order": "shuffled",
+                "prior_source": "loader",
                 "prior_transform": "train",
             },
         },
     },
-    {},
+    {"tiny-imagenet": {"train": {"schedule": "steps", "milestones": [50, 75]}}},
 )
 _TEMPERATURES = Recipe(
     "fedcbdr-defaults",

@@ -13,6 +13,8 @@ BEFORE: Mapping[str, Any] = {
     "feat.egc.prior_order": "kept",
     "fedcbdr.scale_logits": False,
     "scenario.order_seed": "scenario",
+    "train.milestones": [50, 75],
+    "refed.start": "global",
 }
 
 

@@ -27,6 +27,7 @@ Deviations:
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Literal
 
@@ -45,6 +46,8 @@ from fedfeat.core.rng import rng_at
 from fedfeat.core.settings import Settings, setting
 from fedfeat.models import Network
 
+PERSONAL = "personal_model"
+
 
 class RefedSettings(Settings):
     """The personalised informative model (PIM)."""
@@ -61,6 +64,11 @@ class RefedSettings(Settings):
         5, "passes of the PIM over the candidates", origin="assumed; 5 in two of three re-implementations", ge=1
     )
     lr: float = setting(0.01, "learning rate of the PIM, plain SGD", origin="assumed; from re-implementations", gt=0)
+    start: Literal["global", "previous"] = setting(
+        "global",
+        "where the PIM starts: at the global model, or where the client's PIM of its previous task ended",
+        origin="a choice: a client then keeps no model of its own",
+    )
     norms: Literal["last_layer", "full"] = setting(
         "last_layer",
         "gradient norm of the classifier in closed form, or of all parameters",
@@ -120,6 +128,8 @@ class InformativeChoice(TaskEndStep):
         model, size = client.model, client.settings.batch
         model.load(global_weights)
         path = _Path(self.settings, client, candidates, global_weights)
+        if self.settings.start == "previous":
+            _go_on(client)
         positions = torch.arange(len(candidates), device=candidates.device)
         full = len(candidates) // size * size
         chosen = positions[:full][:size].clone()
@@ -133,11 +143,23 @@ class InformativeChoice(TaskEndStep):
                 step()
             if full < len(candidates):
                 path.step(positions[full:])
+        if self.settings.start == "previous":
+            client.remember(PERSONAL, model.weights.clone())
         return path.scores
 
     def at_task_end(self, task_end: TaskEnd) -> None:
         """Server: ask every client with a quota."""
         task_end.exchange.gather("keep_informative", task_end.model_and_quota())
+
+
+def _go_on(client: Client) -> None:
+    """Load the client's PIM of its previous task; classes that came since have the global model's rows."""
+    if PERSONAL not in client.state:
+        return
+    kept, classes = tensor_of(client.state, PERSONAL), int(number_of(client.state, f"{PERSONAL}.classes"))
+    earlier = client.model.widened(kept.to(client.device), classes, fill=math.nan)
+    with torch.no_grad():
+        client.model.weights.copy_(torch.where(earlier.isnan(), client.model.weights, earlier))
 
 
 class _Path:

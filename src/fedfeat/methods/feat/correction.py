@@ -63,6 +63,8 @@ class EnergyPrior(Statistic):
             return {}
         if self.settings.prior_source == "online":
             head, tail, count = self._online(buffers)
+        elif self.settings.prior_source == "loader":
+            head, tail, count = self._loader_pass(client)
         else:
             head, tail, count = self._post_pass(client)
         return {PRIOR_HEAD: head, PRIOR_TAIL: tail, NUM_TAIL: count}
@@ -91,8 +93,7 @@ class EnergyPrior(Statistic):
 
     def _post_pass(self, client: Client) -> tuple[float, float, int]:
         exemplars = client.trained_exemplars
-        train_transform = self.settings.prior_transform == "train"
-        batches = list(client.features(exemplars, augment="prior" if train_transform else None))
+        batches = list(client.features(exemplars, augment=self._augment))
         if not batches:
             return 0.0, 0.0, 0
         sizes = [len(batch) for batch in batches]
@@ -102,6 +103,27 @@ class EnergyPrior(Statistic):
         means = [part.mean(dim=1) for part in torch.split(energies, sizes, dim=1)]
         heads, tails = torch.stack(means, dim=1).tolist()  # one look at the device, not one per batch
         return self._average(heads, sizes), self._average(tails, sizes), len(exemplars)
+
+    def _loader_pass(self, client: Client) -> tuple[float, float, int]:
+        """Look at the local set as a loader brings it, in batches of old and new images; only the old ones count."""
+        local_set = client.local_set
+        order = local_set[_order(client, len(local_set))]
+        sums = []
+        labels = torch.split(client.labels(order), client.settings.batch)
+        for features, y in zip(client.features(order, augment=self._augment), labels, strict=True):
+            old = (y < client.num_old).float()
+            energies = self._energies(client.network, features, client.num_old)
+            sums.append(torch.stack([(energies.head * old).sum(), (energies.tail * old).sum(), old.sum()]))
+        batches = [(head, tail, int(count)) for head, tail, count in torch.stack(sums).tolist() if count]
+        if not batches:
+            return 0.0, 0.0, 0
+        sizes = [count for _, _, count in batches]
+        heads, tails = ([batch[side] / batch[2] for batch in batches] for side in (0, 1))
+        return self._average(heads, sizes), self._average(tails, sizes), sum(sizes)
+
+    @property
+    def _augment(self) -> str | None:
+        return "prior" if self.settings.prior_transform == "train" else None
 
     def _average(self, batch_means: list[float], sizes: list[int]) -> float:
         if self.settings.prior == "mean":

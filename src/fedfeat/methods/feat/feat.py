@@ -208,7 +208,7 @@ def egc(method: Method, settings: FeatSettings) -> Method:
     return replace(
         method,
         statistics=(*method.statistics, EnergyPrior(settings.egc)),
-        encodes_exemplars=settings.egc.prior_source != "online" and settings.egc.prior_transform != "train",
+        encodes_exemplars=settings.egc.prior_source == "post_pass" and settings.egc.prior_transform == "test",
         predict=EnergyCorrection(settings.egc, scaling_of(method)),
         energies=EnergyMeasure(settings.egc.subspace, settings.egc.rank_norm, (PRIOR_HEAD, PRIOR_TAIL)),
     )

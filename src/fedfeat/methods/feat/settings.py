@@ -71,10 +71,11 @@ class EGCSettings(Settings):
         "order of the exemplars behind the moving average; as they were kept, the last few classes outweigh all others",
         origin="released code: a shuffled loader",
     )
-    prior_source: Literal["post_pass", "online"] = setting(
+    prior_source: Literal["post_pass", "loader", "online"] = setting(
         "post_pass",
-        "one pass over the exemplars after training, or the training batches themselves",
-        origin="released code: one pass after local training",
+        "after training, one pass over the exemplars, or over shuffled batches of the whole local set of which the old "
+        "classes count; or the training batches themselves",
+        origin="released code: one pass after local training, over the training loader",
     )
     prior_transform: Literal["test", "train"] = setting(
         "test",
