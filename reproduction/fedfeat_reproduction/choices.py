@@ -31,7 +31,12 @@ ABOUT_AUGMENTATION = {"data.augment", "feat.egc.prior_transform"}
 EARLIER_RECIPE: Mapping[str, Any] = {
     "feat": {"logits": "cosine", "egc": {"prior_order": "kept"}},
     "fedcbdr": {"scale_logits": False},
-    "calibrate": {"linear_deltas": tuple(i / 4 for i in range(41))},
+    "calibrate": {
+        "linear_deltas": tuple(i / 4 for i in range(41)),
+        "redraw": True,
+        "negative": False,
+        "least": 1,
+    },
 }
 
 

@@ -36,7 +36,7 @@ from fedfeat.core.settings import Settings, setting
 from fedfeat.data import Augmentation, Dataset, load_dataset
 from fedfeat.data.images import find_images, fit_image
 from fedfeat.geometry import Energies, egc_correct, egc_gate, etf_cosine, group_energies, gsa_loss, simplex_etf
-from fedfeat.geometry.calibration import Choice, calibrated, choose, count_right
+from fedfeat.geometry.calibration import Choice, calibrated, choose, count_right, sum_losses
 from fedfeat.methods.replay import even_shares, herd
 from fedfeat.models import ETFHead, Head, LinearHead, Network, Outputs
 from fedfeat.runs.experiment import resume, start
@@ -108,6 +108,7 @@ __all__ = [  # noqa: RUF022  (in the order in which one needs them)
     "egc_correct",
     "Choice",
     "count_right",
+    "sum_losses",
     "choose",
     "calibrated",
     # Data and who sees what.

@@ -22,9 +22,13 @@ from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
 
 BUDGET = {"budget": 60}
+FEW = {"least": 1}  # the toy data hold out eight samples of old classes and three of new ones after the second task
+pytestmark = pytest.mark.filterwarnings("ignore:calibrate. clients held out")
 
 
 def run(folder: Path, method: str, **changes: Any) -> tuple[Experiment, Progress, dict[str, Any]]:
+    if "calibrate" in method:
+        changes["calibrate"] = {**FEW, **changes.get("calibrate", {})}
     experiment = Experiment(toy_config(method, scenario={**BUDGET}, **changes), toy_dataset())
     progress = Progress()
     result = experiment.run(RunFolder.create(folder, experiment.config, {}), progress, ())
@@ -134,28 +138,102 @@ def test_held_out_exemplars_go_back_to_the_buffer(tmp_path: Path) -> None:
 def test_two_numbers_are_chosen_and_recorded(tmp_path: Path, method: str) -> None:
     _, progress, result = run(tmp_path / "run", method, train={"rounds": 4})
     assert 0 <= progress.numbers["gamma"] <= 1
-    assert progress.numbers["delta"] >= 0
+    assert -20 <= progress.numbers["delta"] <= 20
     assert result["numbers"]["gamma"] == progress.numbers["gamma"]
     if "feat" not in method:
         assert progress.numbers["gamma"] == 0, "there is no gate to strengthen"
 
 
-@pytest.mark.parametrize(("best", "warned"), [(0, False), (1, False), (2, True)])
-def test_an_offset_at_the_end_of_the_grid_is_said(
-    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch, best: int, warned: bool
-) -> None:
-    experiment = Experiment(toy_config("fedcbdr+calibrate", calibrate={"linear_deltas": [0, 1, 2]}), toy_dataset())
-    calibration = next(step for step in experiment.method.task_end if isinstance(step, Calibration))
-    monkeypatch.setattr("fedfeat.methods.calibrate.choose", lambda *_, gammas, deltas, **__: (gammas[0], deltas[best]))
-    reply = {"right": torch.zeros(1, 3, 2), "held_out": torch.tensor([5, 5])}
+def choose_from(calibration: Calibration, reply: dict[str, torch.Tensor]) -> dict[str, float]:
+    """Let the server choose, with one client's reply after the second of two tasks with two classes each."""
     server = SimpleNamespace(seen=Seen(1, 2, 4), progress=Progress())
     task_end = SimpleNamespace(server=server, weights=torch.zeros(1), quotas={0: 1})
     task_end.exchange = SimpleNamespace(gather=lambda *_: {0: reply})
     calibration.at_task_end(cast(TaskEnd, task_end))
-    assert server.progress.numbers["delta"] == best
-    assert [str(w.message).partition(";")[0] for w in recwarn] == [
-        "calibrate: 2 is the largest offset that was tried, and the best"
-    ] * warned
+    return server.progress.numbers
+
+
+def calibration_of(method: str, **settings: Any) -> Calibration:
+    experiment = Experiment(toy_config(method, calibrate=settings), toy_dataset())
+    return next(step for step in experiment.method.task_end if isinstance(step, Calibration))
+
+
+@pytest.mark.parametrize(
+    ("best", "end"), [(-2, "-2 is the smallest"), (-1, None), (0, None), (1, None), (2, "2 is the largest")]
+)
+def test_an_offset_at_the_end_of_the_grid_is_said(recwarn: pytest.WarningsRecorder, best: int, end: str | None) -> None:
+    calibration = calibration_of("fedcbdr+calibrate", linear_deltas=[0, 1, 2], least=5)
+    assert calibration.deltas == (-2, -1, 0, 1, 2)
+    right = torch.zeros(1, 5, 2, dtype=torch.int32)
+    right[0, best + 2] = 4
+    assert choose_from(calibration, {"right": right, "held_out": torch.tensor([5, 5])}) == {"gamma": 0, "delta": best}
+    said = [str(w.message).partition(";")[0] for w in recwarn]
+    assert said == ([f"calibrate: {end} offset that was tried, and the best"] if end else [])
+
+
+@pytest.mark.parametrize("held_out", [(4, 5), (5, 4), (0, 0)])
+def test_nothing_is_changed_with_fewer_samples_than_a_choice_needs(held_out: tuple[int, int]) -> None:
+    calibration = calibration_of("fedcbdr+calibrate", linear_deltas=[0, 1], negative=False, least=5)
+    reply = {"right": torch.tensor([[[0, 0], [4, 4]]]), "held_out": torch.tensor(held_out)}
+    words = f"held out {held_out[0]} samples of old classes and {held_out[1]} of new ones, and 5 of each are needed"
+    with pytest.warns(UserWarning, match=words):
+        assert choose_from(calibration, reply) == {}
+    with pytest.warns(UserWarning, match="held out 0 samples"):
+        assert choose_from(calibration, {}) == {}
+    reply["held_out"] = torch.tensor([5, 5])
+    with pytest.warns(UserWarning, match="largest"):
+        assert choose_from(calibration, reply) == {"gamma": 0, "delta": 1}
+
+
+def test_no_correction_is_always_tried() -> None:
+    settings = {"gammas": [0.5, 1.0], "deltas": [0.3, 0.1], "linear_deltas": [2.0]}
+    assert calibration_of("fedcbdr+feat+calibrate", **settings).gammas == (0.0, 0.5, 1.0)
+    assert calibration_of("fedcbdr+feat+calibrate", **settings).deltas == (-0.3, -0.1, 0.0, 0.1, 0.3)
+    assert calibration_of("fedcbdr+calibrate", **settings, negative=False).deltas == (0.0, 2.0)
+    assert calibration_of("fedcbdr+calibrate", **settings).gammas == (0.0,)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [
+        ("fedcbdr+feat+calibrate", {"feat": {"logits": "raw"}}),
+        ("fedcbdr+feat+calibrate", {"feat": {"logits": "cosine"}}),
+        ("replay+calibrate", {}),
+    ],
+)
+def test_the_loss_without_a_correction_is_that_of_the_logits_of_training(
+    tmp_path: Path, method: str, changes: dict[str, Any]
+) -> None:
+    experiment, progress, result = run(tmp_path / "run", method, calibrate={"rule": "likelihood"}, **changes)
+    assert {"up/count_held_out/loss", "up/count_held_out/held_out"} == {
+        key for key in result["traffic"] if key.startswith("up/count_held_out/")
+    }
+    calibration = next(step for step in experiment.method.task_end if isinstance(step, Calibration))
+    clients = [client for k in range(3) if len((client := experiment.engine.client(k)).held_out)]
+    assert clients
+    for client in clients:
+        reply = calibration.count_held_out(client, {"weights": progress.weights, **progress.numbers})
+        with torch.no_grad():
+            outputs = client.network.eval()(client.images.plain(client.held_out))
+        labels = client.labels(client.held_out)
+        losses = torch.nn.functional.cross_entropy(outputs.logits, labels, reduction="none")
+        none = cast(torch.Tensor, reply["loss"])[0, calibration.deltas.index(0.0)]
+        old = labels < client.num_old
+        assert none.tolist() == pytest.approx([float(losses[old].sum()), float(losses[~old].sum())], rel=1e-4)
+
+
+@pytest.mark.parametrize("vectorised", [False, True])
+@pytest.mark.parametrize("rule", ["accuracy", "likelihood"])
+def test_it_works_on_top_of_a_balanced_loss_and_a_teacher(tmp_path: Path, rule: str, vectorised: bool) -> None:
+    method = "fedcbdr+etf+balanced+distil+calibrate"
+    engine = {"device": "cpu", "vectorised": vectorised}
+    _, progress, result = run(tmp_path / "run", method, calibrate={"rule": rule}, engine=engine, train={"rounds": 4})
+    assert progress.numbers["gamma"] == 0
+    assert result["numbers"]["delta"] == progress.numbers["delta"]
+    assert result["accuracy_of_variants"] == {}
+    table = progress.tables[-1]
+    if progress.numbers["delta"] == 0:
+        assert np.array_equal(table.corrected, table.plain)
 
 
 def test_the_same_run_gives_three_figures(tmp_path: Path) -> None:
@@ -168,7 +246,7 @@ def test_the_same_run_gives_three_figures(tmp_path: Path) -> None:
 def test_only_counts_leave_a_client(tmp_path: Path) -> None:
     _, _, result = run(tmp_path / "run", "fedcbdr+feat+calibrate")
     up = {k: v for k, v in result["traffic"].items() if k.startswith("up/count_held_out/")}
-    grid = 6 * 17
+    grid = 6 * (17 + 16)
     assert up["up/count_held_out/right"] % (grid * 2 * 4) == 0
     assert set(up) == {"up/count_held_out/right", "up/count_held_out/held_out"}
 

@@ -15,6 +15,9 @@ BEFORE: Mapping[str, Any] = {
     "scenario.order_seed": "scenario",
     "train.milestones": [50, 75],
     "refed.start": "global",
+    "calibrate.redraw": True,
+    "calibrate.negative": False,
+    "calibrate.least": 1,
 }
 
 

@@ -3,7 +3,8 @@ r"""Calibrated correction: the strength of EGC, and an offset on new classes, ch
 EGC measures its prior on exemplars the model has memorised, so it tends to push too hard. Here every client sets a
 few samples aside during a task; after the last round it counts, for each pair of strengths on a grid, how many of
 them the global model gets right. The server adds the tables up and takes the best pair. A linear head has no gate:
-there only the offset is chosen.
+there only the offset is chosen. An offset may be negative, for a model that favours old classes. No correction is
+always among the pairs, so nothing is applied that does not gain on the held-out samples.
 
 Objective:
     Training as the base has it, without the held-out samples. With $z$ the cosines (ETF) or logits (linear head)
@@ -22,7 +23,11 @@ Objective:
     C_{\mathrm{new}}\,a_{\mathrm{new}}(\gamma, \delta)}{C}
     $$
 
-    Among equals the weakest is taken, by $\gamma + \delta / \delta_{\max}$.
+    Among equals the weakest is taken, by $\gamma + |\delta| / |\delta|_{\max}$: no correction, if it is one of them.
+    With `rule = "likelihood"` the mean cross-entropy of $s\,z(\gamma, \delta)$ on old and new held-out samples takes
+    the place of $a$ and is minimised; $s$ brings logits to the units of training (the scale of cosines or the length
+    of the feature for an ETF, 1 for a linear head). With fewer than `least` held-out samples of old or of new classes
+    nothing is chosen, and predictions are those of the method without `calibrate`.
 
 Deviations:
     - This is not a published method. BiC (Wu et al., Large Scale Incremental Learning, CVPR 2019) fits a scale and an
@@ -52,7 +57,7 @@ from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.core.settings import Settings, setting
-from fedfeat.geometry.calibration import calibrated, choose, count_right
+from fedfeat.geometry.calibration import Rule, calibrated, choose, count_right, sum_losses
 from fedfeat.methods.feat.correction import EnergyCorrection
 from fedfeat.models import ETFHead, Network, Outputs
 
@@ -66,9 +71,15 @@ class CalibrateSettings(Settings):
 
     held_out: float = setting(0.2, "share of each old class's exemplars that is set aside", gt=0, le=0.5)
     redraw: bool = setting(
-        True,
-        "hold other exemplars out in every task; false holds the same ones out for good, which the model "
-        "then knows less and less",
+        False,
+        "hold other exemplars out in every task, which were trained on before; false holds the same ones out for good",
+    )
+    least: int = setting(
+        10, "held-out samples of old classes, and of new ones, that a choice needs; with fewer nothing changes", ge=1
+    )
+    rule: Rule = setting(
+        "accuracy",
+        "what decides on the held-out samples: how many are right, or their cross-entropy in the units of training",
     )
     gammas: tuple[float, ...] = setting((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "strengths of the gate to try", min_length=1)
     deltas: tuple[float, ...] = setting(
@@ -79,6 +90,7 @@ class CalibrateSettings(Settings):
     linear_deltas: tuple[float, ...] = setting(
         tuple(i / 4 for i in range(81)), "offsets to try on the logits of a linear head", min_length=1
     )
+    negative: bool = setting(True, "try the negative of every offset too, for a model that favours old classes")
 
 
 class CalibratedPrediction(Prediction):
@@ -108,6 +120,15 @@ class CalibratedPrediction(Prediction):
             "how many held-out samples are right, old and new, per grid point",
             ("G", "D", 2),
             kind="count",
+            when=lambda settings: settings.rule == "accuracy",
+        ),
+        Sent(
+            "up/count_held_out/loss",
+            "the cross-entropy of held-out samples, added up over old and new, per grid point",
+            ("G", "D", 2),
+            low=0.0,
+            when=lambda settings: settings.rule == "likelihood",
+            remark='with `rule = "likelihood"`, in place of `right`',
         ),
         Sent("up/count_held_out/held_out", "how many samples were held out, old and new", (2,), kind="count"),
         Sent("down/count_held_out/*", "each number that the server keeps, such as EGC's priors"),
@@ -143,8 +164,11 @@ class Calibration(TaskEndStep):
 
     def __init__(self, settings: CalibrateSettings, predict: Prediction | None, has_etf_head: bool) -> None:
         self.predict = predict
-        self.gammas: Sequence[float] = settings.gammas if isinstance(predict, EnergyCorrection) else (0.0,)
-        self.deltas: Sequence[float] = settings.deltas if has_etf_head else settings.linear_deltas
+        self.rule, self.least = settings.rule, settings.least
+        self.table = "right" if self.rule == "accuracy" else "loss"
+        self.gammas = _with_none(settings.gammas) if isinstance(predict, EnergyCorrection) else (0.0,)
+        offsets = settings.deltas if has_etf_head else settings.linear_deltas
+        self.deltas = _with_none([*(-delta for delta in offsets), *offsets] if settings.negative else offsets)
         self.where = "calibrate.deltas" if has_etf_head else "calibrate.linear_deltas"
 
     def ops(self) -> dict[str, Op]:
@@ -152,30 +176,37 @@ class Calibration(TaskEndStep):
         return {"count_held_out": self.count_held_out}
 
     def count_held_out(self, client: Client, request: Payload) -> Payload:
-        """Client: two counts per grid point and two totals; no image, feature or label leaves."""
+        """Client: two counts (or sums of losses) per grid point and two totals; no image, feature or label leaves."""
         held_out = client.held_out
         if len(held_out) == 0:
             return {}
         client.model.load(tensor_of(request, "weights"))
         known = Known({k: float(v) for k, v in request.items() if isinstance(v, int | float)}, {})
         seen = Seen(client.task, client.num_old, client.num_classes)
-        plain, corrected = self._logits(client, held_out, seen, known)
+        plain, corrected, unit = self._logits(client, held_out, seen, known)
         labels = client.labels(held_out)
-        right = count_right(plain, corrected, labels, num_old=client.num_old, gammas=self.gammas, deltas=self.deltas)
         old = int((labels < client.num_old).sum())
-        return {"right": right, "held_out": torch.tensor([old, len(labels) - old], dtype=torch.int32)}
+        totals = torch.tensor([old, len(labels) - old], dtype=torch.int32)
+        grid = {"gammas": self.gammas, "deltas": self.deltas}
+        if self.rule == "accuracy":
+            table = count_right(plain, corrected, labels, num_old=client.num_old, **grid)
+        else:
+            table = sum_losses(plain, corrected, labels, unit=unit, num_old=client.num_old, **grid)
+        return {self.table: table, "held_out": totals}
 
     @torch.no_grad()
-    def _logits(self, client: Client, indices: Tensor, seen: Seen, known: Known) -> tuple[Tensor, Tensor]:
+    def _logits(self, client: Client, indices: Tensor, seen: Seen, known: Known) -> tuple[Tensor, Tensor, Tensor]:
+        """Return logits without and with the method's own correction, and what brings them to those of training."""
         network = client.network.eval()
-        pairs = []
+        found = []
         for batch in torch.split(indices, client.settings.batch):
             outputs = network(client.images.plain(batch))
-            pairs.append(_both(self.predict, network, outputs, seen, known))
-        return torch.cat([p for p, _ in pairs]), torch.cat([c for _, c in pairs])
+            found.append((*_both(self.predict, network, outputs, seen, known), _unit(network, outputs)))
+        plain, corrected, unit = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return plain, corrected, unit
 
     def at_task_end(self, task_end: TaskEnd) -> None:
-        """Server: add up the tables and keep the best pair; without any held-out sample, the paper's correction."""
+        """Server: add up the tables and keep the best pair; with too few samples, the method's own prediction."""
         seen, progress = task_end.server.seen, task_end.server.progress
         progress.numbers.pop(GAMMA, None)
         progress.numbers.pop(DELTA, None)
@@ -183,32 +214,39 @@ class Calibration(TaskEndStep):
             return
         request: Payload = {"weights": task_end.weights, **progress.numbers}
         replies = task_end.exchange.gather("count_held_out", {k: dict(request) for k in sorted(task_end.quotas)})
-        tables = [tensor_of(r, "right").cpu() for r in replies.values() if "right" in r]
-        if not tables:
-            _say_nothing_was_chosen()
+        answers = [r for r in replies.values() if self.table in r]
+        totals = torch.stack([torch.zeros(2), *(tensor_of(r, "held_out").cpu() for r in answers)]).sum(dim=0).int()
+        old, new = totals.tolist()
+        if min(old, new) < self.least:
+            _say_nothing_was_chosen(old, new, self.least)
             return
-        totals = torch.stack([tensor_of(r, "held_out") for r in replies.values() if "right" in r]).sum(dim=0).tolist()
         choice = choose(
-            torch.stack(tables).sum(dim=0),
-            (totals[0], totals[1]),
+            torch.stack([tensor_of(r, self.table).cpu().double() for r in answers]).sum(dim=0),
+            (old, new),
             num_old=seen.num_old,
             num_new=seen.num_classes - seen.num_old,
             gammas=self.gammas,
             deltas=self.deltas,
+            rule=self.rule,
+            least=self.least,
         )
-        if choice is None:
-            _say_nothing_was_chosen()
-        else:
-            progress.numbers[GAMMA], progress.numbers[DELTA] = choice
-            self._say_if_larger_ones_may_be_better(choice[1])
+        assert choice is not None, "there are enough samples"
+        progress.numbers[GAMMA], progress.numbers[DELTA] = choice
+        self._say_if_others_may_be_better(choice[1])
 
-    def _say_if_larger_ones_may_be_better(self, delta: float) -> None:
-        if len(self.deltas) > 1 and delta == max(self.deltas):
+    def _say_if_others_may_be_better(self, delta: float) -> None:
+        if len(self.deltas) > 1 and delta != 0 and delta in (self.deltas[0], self.deltas[-1]):
+            end, beyond = ("largest", "larger") if delta > 0 else ("smallest", "smaller")
             warnings.warn(
-                f"calibrate: {delta:g} is the largest offset that was tried, and the best; "
-                f"larger ones may do more: see {self.where}",
+                f"calibrate: {delta:g} is the {end} offset that was tried, and the best; "
+                f"{beyond} ones may do more: see {self.where}",
                 stacklevel=3,
             )
+
+
+def _with_none(strengths: Sequence[float]) -> tuple[float, ...]:
+    """Return what is tried in order, zero always among it."""
+    return tuple(sorted({0.0, *strengths}))
 
 
 def _both(
@@ -227,8 +265,17 @@ def _both(
     return plain, plain
 
 
-def _say_nothing_was_chosen() -> None:
+def _unit(network: Network, outputs: Outputs) -> Tensor:
+    """Return what each sample's logits are multiplied with in training [n]: 1 for those of a linear head."""
+    if isinstance(network.head, ETFHead):
+        lengths: Tensor = network.head.multiplied(outputs.features.float()).norm(dim=1)
+        return lengths
+    return torch.ones_like(outputs.logits[:, 0], dtype=torch.float32)
+
+
+def _say_nothing_was_chosen(old: int, new: int, least: int) -> None:
+    held = f"held out {old} samples of old classes and {new} of new ones, and {least} of each are needed"
     warnings.warn(
-        "calibrate: no client could hold out samples of old and new classes; the prediction stays as it is",
+        f"calibrate: clients {held} (calibrate.least); the prediction stays as it is",
         stacklevel=3,
     )
