@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from fedfeat.config.presets import Cell
 from fedfeat.core.errors import FedfeatError, nearest
-from fedfeat.methods import parts_of
+from fedfeat.methods import canonical, parts_of
 
 FOLDER = resources.files("fedfeat_reproduction").joinpath("published")
 Measure = Literal["accuracy", "numbers sent"]
@@ -129,7 +129,7 @@ def _kind(word: str, entries: Sequence[PaperEntry]) -> tuple[str, str]:
 
 def further_entries(entries: Sequence[PaperEntry], also: str) -> list[PaperEntry]:
     """Return entries without a published value: methods that ``--also`` adds to the same cells."""
-    methods = list(dict.fromkeys(name.strip() for name in also.split(",") if name.strip()))
+    methods = list(dict.fromkeys(canonical(name) for name in also.split(",") if name.strip()))
     for method in methods:
         parts_of(method)  # an unknown name is answered with the nearest one
     there = {(e.cell, e.method) for e in entries}

@@ -53,6 +53,7 @@ def assert_one_sentence(outcome: CodeAndText, *words: str) -> None:
 
 BAD_SETTINGS = [
     ("method=fedcbrd+feat", ("fedcbrd", "did you mean 'fedcbdr'")),
+    ("method=fedav", ("did you mean 'fedavg'",)),
     ("method=feat", ("'feat' is an add-on", "fedcbdr")),
     ("method=fedcbdr+refed", ("'refed'", "is a base method")),
     ("method=fedcbdr+egc", ("egc needs the ETF head", "base+etf+egc")),
@@ -60,6 +61,16 @@ BAD_SETTINGS = [
     ("method=finetune+feat", ("exemplars", "fedcbdr+feat")),
     ("method=fedcbdr+feat+feat", ("twice",)),
     ("train.lrr=0.1", ("unknown key 'train.lrr'", "did you mean 'lr'")),
+    ("lr=0.1", ("--set: unknown key 'lr'; did you mean 'train.lr'?",)),
+    ("epochs=2", ("did you mean 'train.local_epochs'?",)),
+    ("feat.lambda=2", ("did you mean 'feat.gsa.lambda'?",)),
+    ("train.beta=1", ("did you mean 'scenario.beta'?",)),
+    ("zzz=1", ("known: ",)),
+    (
+        "scenario.participation=0",
+        ("--set: scenario.participation: participation as a number must be at least 1, got 0\n",),
+    ),
+    ("plugins=x.py", ("--set: plugins: input should be a list, got 'x.py'",)),
     ("trian.lr=0.1", ("unknown key 'trian'", "did you mean 'train'")),
     ("feat.gsa.lamda=1", ("feat.gsa.lamda", "did you mean 'lambda'")),
     ("feat.gsa.tau=0", ("feat.gsa.tau", "greater than 0", "got 0")),
@@ -113,6 +124,24 @@ def test_files_that_are_not_there_or_not_toml(fedfeat: Callable[..., CodeAndText
     assert_one_sentence(fedfeat("resume", tmp_path), "unknown key 'yesterday'", "another version", str(tmp_path))
 
 
+def test_a_sweep_file_given_to_run_points_to_sweep(fedfeat: Callable[..., CodeAndText], tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text("[sweep]\nseeds = [0, 1]\n")
+    assert_one_sentence(fedfeat("run", tmp_path / "grid.toml"), f"'fedfeat sweep {tmp_path / 'grid.toml'}'")
+
+
+def test_a_file_and_set_are_blamed_for_their_own_mistakes(fedfeat: Callable[..., CodeAndText], toy: Path) -> None:
+    toy.write_text(toy.read_text().replace("rounds = 2", "rounds = 0", 1))
+    _, text = fedfeat("run", toy, "--set", "train.batch=0")
+    assert f"{toy}: train.rounds: " in text
+    assert "--set: train.batch: " in text
+
+
+def test_groups_of_an_odd_width(fedfeat: Callable[..., CodeAndText], toy: Path, tmp_path: Path) -> None:
+    settings = ("--set", "model.norm=group", "--set", "model.width=9", "--out", tmp_path / "run")
+    assert_one_sentence(fedfeat("run", toy, *settings), "model.width", "even", "got 9", "take 10")
+    assert not (tmp_path / "run").exists()
+
+
 def test_bad_data(fedfeat: Callable[..., CodeAndText], toy: Path, tmp_path: Path) -> None:
     def run(path: Path, name: str = "npz") -> CodeAndText:
         sets = ("--set", f"data.path={path}", "--set", f"data.name={name}")
@@ -137,7 +166,9 @@ def test_bad_data(fedfeat: Callable[..., CodeAndText], toy: Path, tmp_path: Path
 
 def test_a_run_that_diverges_says_so(fedfeat: Callable[..., CodeAndText], toy: Path, tmp_path: Path) -> None:
     sets = ("--set", "method=fedcbdr", "--set", "train.lr=1e30")
-    assert_one_sentence(fedfeat("run", toy, *sets, "--out", tmp_path / "run"), "not finite", "lower train.lr")
+    assert_one_sentence(
+        fedfeat("run", toy, *sets, "--out", tmp_path / "run"), "diverged", "of client 0 is nan", "lower train.lr"
+    )
 
 
 def test_a_full_disk_keeps_what_was_finished(

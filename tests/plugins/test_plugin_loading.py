@@ -196,7 +196,7 @@ def test_paths_and_values_that_are_no_plugin(tmp_path: Path) -> None:
         make_config({"plugins": [str(tmp_path / "nowhere.py")]})
     with pytest.raises(ConfigError, match=r"cannot be read \(Is a directory\)"):
         make_config({"plugins": [str(tmp_path)]})
-    with pytest.raises(ConfigError, match=r"plugins: input should be a valid tuple, got 'x.py'"):
+    with pytest.raises(ConfigError, match=r"plugins: input should be a list, got 'x.py'"):
         make_config({"plugins": "x.py"})
     with pytest.raises(ConfigError, match=r"plugins.0: input should be a valid string, got 3"):
         make_config({"plugins": [3]})

@@ -84,7 +84,7 @@ def test_all_is_every_method(tmp_path: Path) -> None:
             r"'method' does not belong here; write methods = \[\.\.\.\] in \[sweep\]",
         ),
         ("[sweep.settings]\nseed = [1]", r"'seed' does not belong here; write seeds = \[\.\.\.\] in \[sweep\]"),
-        ("[sweep.settings]\ntrain.lr = 1", "sweep.settings.train.lr: input should be a valid list, got 1"),
+        ("[sweep.settings]\ntrain.lr = 1", "sweep.settings.train.lr: input should be a list, got 1"),
         ("[sweep]\nbase = 'digit'", r"is no preset and no file; did you mean 'digits'\?"),
     ],
 )

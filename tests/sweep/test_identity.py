@@ -192,3 +192,10 @@ def test_runs_on_images_of_ones_own_are_told_apart_by_their_place(toy: MakeConfi
     assert tell_apart(own) == [f"{name}, data.path=a.npz", f"{name}, data.path=b.npz"]
     known = [toy(data={"name": "cifar10", "path": path}) for path in ("a", "b")]
     assert tell_apart(known) == [name, name]
+
+
+def test_an_alias_is_the_same_run_under_the_name_of_the_method() -> None:
+    alias, own = make_config({"method": "FedAvg + fedprox"}), make_config({"method": "finetune+fedprox"})
+    assert alias.method == "finetune+fedprox"
+    assert folder_name(alias) == folder_name(own)
+    assert alias.build_method().name == "finetune+fedprox"

@@ -34,6 +34,7 @@ class Part:
 
 
 PARTS: dict[str, Part] = {}
+ALIASES = {"fedavg": "finetune"}  # other names of parts; records and folders have the part's own
 
 
 def base(
@@ -95,12 +96,20 @@ def declared_labels(spec: str) -> list[str]:
     return [part.prediction.label for part in parts if part is not None and part.prediction is not None]
 
 
+def canonical(spec: str) -> str:
+    """Return a method's name without spaces and aliases: ``FedAvg + fedprox`` is ``finetune+fedprox``."""
+    names = (name.strip() for name in spec.split("+"))
+    return "+".join(name if name in PARTS else ALIASES.get(name.lower(), name) for name in names)
+
+
 def parts_of(spec: str) -> list[Part]:
     """Split ``base+addon`` and look the names up; an unknown name is answered with the nearest one."""
-    names = [n.strip() for n in spec.split("+")]
+    names = canonical(spec).split("+")
     for name in names:
         if name not in PARTS:
-            raise ConfigError(f"method: no method or add-on is called {name!r} (in {spec!r}); {nearest(name, PARTS)}")
+            raise ConfigError(
+                f"method: no method or add-on is called {name!r} (in {spec!r}); {nearest(name, {*PARTS, *ALIASES})}"
+            )
     first, *rest = (PARTS[n] for n in names)
     if first.kind != "base":
         raise ConfigError(

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.settings import PrivacySettings, TrainSettings
 from fedfeat.config.plugins import load_installed, load_plugins
 from fedfeat.config.presets import METHOD, PRESETS
 from fedfeat.config.recipes import with_recipe
-from fedfeat.config.renamed import with_new_names
+from fedfeat.config.renamed import new_key, with_new_names
 from fedfeat.config.settings import EngineSettings, FederationSettings, RunSettings, TrackerSettings
-from fedfeat.core.errors import ConfigError, nearest
+from fedfeat.core.errors import ConfigError, closest, nearest
 from fedfeat.core.settings import Settings, merge
 from fedfeat.data.settings import OWNED, DataSettings
-from fedfeat.methods import compose, parts_of, settings_tables
+from fedfeat.methods import canonical, compose, parts_of, settings_tables
 from fedfeat.models import ModelSettings
 from fedfeat.scenario.settings import ScenarioSettings
 
 Table = dict[str, Any]
 S = TypeVar("S", bound=Settings)
+MOST_HINTS = 3  # keys of the same name that are suggested
+# What pydantic calls the kinds of a value, and what TOML does.
+KINDS = {"a valid tuple": "a list", "a valid dictionary": "a table", "a valid list": "a list", "a valid set": "a list"}
 
 
 class Config(Settings):
@@ -52,6 +55,11 @@ class Config(Settings):
     run: RunSettings = Field(default_factory=RunSettings, description="what the run leaves behind")
     tracker: TrackerSettings = Field(default_factory=TrackerSettings, description="copies of its numbers elsewhere")
     parts: dict[str, Settings] = Field(default_factory=dict, description="settings tables of methods, by name")
+
+    @field_validator("method")
+    @classmethod
+    def _without_aliases(cls, spec: str) -> str:
+        return canonical(spec)
 
     @model_validator(mode="after")
     def _owned_and_named_go_together(self) -> Self:
@@ -89,7 +97,10 @@ class Config(Settings):
 def load_config(path: Path, overrides: Sequence[str] = (), plugins: Sequence[Path] = ()) -> Config:
     """Read a TOML file (or the name of a preset), add plugins and apply ``a.b=c`` overrides."""
     if path.is_file():
-        return make_config(_with_plugins(read_toml(path), plugins), overrides, where=str(path), folder=path.parent)
+        table = read_toml(path)
+        if "sweep" in table:
+            raise ConfigError(f"{path}: has a table [sweep], so it is many runs; run them with 'fedfeat sweep {path}'")
+        return make_config(_with_plugins(table, plugins), overrides, where=str(path), folder=path.parent)
     if str(path) in PRESETS:
         return make_config(_with_plugins(PRESETS[str(path)].table(), plugins), overrides, where=f"preset {path}")
     raise ConfigError(
@@ -155,19 +166,27 @@ def parse_config(
         merged["plugins"] = load_plugins(merged["plugins"], folder or Path(), reserved=Config.model_fields)
     problems: list[str] = []
     tables = settings_tables()
-    parts = {k: check_table(tables[k], merged.pop(k), where, problems, k) for k in tables if k in merged}
-    config = check_table(Config, {**merged, "parts": {k: v for k, v in parts.items() if v}}, where, problems)
+    given = {new_key(override.partition("=")[0].strip()) for override in overrides}
+    parts = {k: check_table(tables[k], merged.pop(k), where, problems, k, given) for k in tables if k in merged}
+    config = check_table(
+        Config, {**merged, "parts": {k: v for k, v in parts.items() if v}}, where, problems, given=given
+    )
     if problems or config is None:
         raise ConfigError("; ".join(problems))
     return config
 
 
-def check_table(model: type[S], table: Any, where: str, problems: list[str], name: str = "") -> S | None:
-    """Return a table's settings; what is wrong with them is added to ``problems``, a sentence each."""
+def check_table(
+    model: type[S], table: Any, where: str, problems: list[str], name: str = "", given: Collection[str] = ()
+) -> S | None:
+    """Return a table's settings; what is wrong with them is added to ``problems``, a sentence each.
+
+    :param given: dotted keys that were given with ``--set``, which is then named in place of ``where``.
+    """
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        problems += [_sentence(where, e, model, name) for e in error.errors()]
+        problems += [_sentence(where, e, model, name, given) for e in error.errors()]
         return None
 
 
@@ -212,17 +231,48 @@ def differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "")
     return keys
 
 
-def _sentence(where: str, error: Any, model: type[Settings], table: str) -> str:
+def _sentence(where: str, error: Any, model: type[Settings], table: str, given: Collection[str]) -> str:
     """Say in one clause which key is wrong, what was expected and what came."""
     path = [str(p) for p in error["loc"]]
     name = ".".join([table, *path] if table else path) or "configuration"
+    if any(f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for key in given):
+        where = "--set"
     if error["type"] == "extra_forbidden":
-        return f"{where}: unknown key {name!r}; {nearest(path[-1], _known_keys(model, path[:-1]))}"
+        return f"{where}: unknown key {name!r}; {_nearest_key(name.split('.'), _known_keys(model, path[:-1]))}"
     message = error["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
+    for kind, instead in KINDS.items():
+        message = message.replace(kind, instead)
     came = error.get("input")
-    shown = "" if isinstance(came, Mapping) else f", got {came!r}"
+    shown = "" if isinstance(came, Mapping) or ", got " in message else f", got {came!r}"
     return f"{where}: {name}: {message}{shown}"
+
+
+def _nearest_key(path: Sequence[str], beside: Sequence[str]) -> str:
+    """Return a hint: a slip of the pen in this table, a key of that name in another one, or else what is close."""
+    name = path[-1]
+    if closest(name, beside, cutoff=0.8):
+        return nearest(name, beside)
+    methods = [f"{table}.{key}" for table, model in settings_tables().items() for key in _dotted(model)]
+    for keys in ([k for k in methods if k.startswith(f"{path[0]}.")], list(_dotted(Config)), methods):
+        if same := [key for key in keys if key.rpartition(".")[2] == name]:
+            return f"did you mean {' or '.join(map(repr, same[:MOST_HINTS]))}?"
+    if not closest(name, beside):
+        for keys in (list(_dotted(Config)), methods):
+            last = {key.rpartition(".")[2]: key for key in keys}
+            if close := closest(name, last):
+                return f"did you mean {last[close]!r}?"
+    return nearest(name, beside)
+
+
+def _dotted(model: type[Settings]) -> Iterator[str]:
+    """Yield the keys of a settings model and of the tables inside it, without the tables themselves."""
+    for name, field in model.model_fields.items():
+        inner, key = field.annotation, field.alias or name
+        if isinstance(inner, type) and issubclass(inner, Settings):
+            yield from (f"{key}.{below}" for below in _dotted(inner))
+        elif key != "parts":
+            yield key
 
 
 def _known_keys(model: Any, path: Sequence[str]) -> list[str]:

@@ -36,8 +36,14 @@ class MissingExtra(FedfeatError):
         )
 
 
+def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the one known name that may have been meant, if any is close."""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
+    return close[0] if close else None
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return a hint such as ``did you mean 'fedcbdr'?``, or the list of known names when none is close."""
     names = sorted(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(names)}"
+    close = closest(name, names)
+    return f"known: {', '.join(names)}" if close is None else f"did you mean {close!r}?"

@@ -1,6 +1,7 @@
 r"""Plain federated averaging over a stream of tasks: nothing is kept of the past (the lower bound).
 
-Each task is trained on its own images alone. Whatever a method does against forgetting is measured from here.
+This is FedAvg, and `fedavg` is another name for it. Each task is trained on its own images alone. Whatever a method
+does against forgetting is measured from here.
 
 Objective:
     $$

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 from torch import nn
 
+from fedfeat.core.errors import ConfigError
 from fedfeat.core.settings import Settings
 from fedfeat.models.backbones import Backbone, Norm, ResNet18, SmallCNN
 from fedfeat.models.heads import Head
@@ -49,6 +50,11 @@ def build_network(
     name = settings.name if settings.name != "auto" else ("small-cnn" if height <= 16 else "resnet18")
     backbone: Backbone
     if name == "small-cnn":
+        if settings.norm == "group" and settings.width % 2:
+            raise ConfigError(
+                f"model.width: GroupNorm has two groups of channels, so it must be even, got {settings.width}; "
+                f"take {settings.width + 1}, or model.norm = 'batch'"
+            )
         backbone = SmallCNN(channels, width=settings.width, norm=settings.norm)
     else:
         wide = settings.stem == "7x7" or (settings.stem == "auto" and height >= 64)

@@ -15,7 +15,7 @@ from fedfeat.config.presets import PRESETS
 from fedfeat.config.recipes import with_recipe
 from fedfeat.core.errors import ConfigError, nearest
 from fedfeat.core.settings import Settings, flatten, merge
-from fedfeat.methods import all_methods
+from fedfeat.methods import all_methods, canonical
 from fedfeat.runs.sweep.planned import Planned
 
 Key = str
@@ -63,7 +63,7 @@ def comparison_runs(config: Config, methods: str, seeds: str, out: Path) -> list
 
     The same seed gives every method the same tasks, clients and initial weights.
     """
-    names = all_methods() if methods == "all" else [m.strip() for m in methods.split(",") if m.strip()]
+    names = all_methods() if methods == "all" else [canonical(m) for m in methods.split(",") if m.strip()]
     try:
         numbers = [int(s) for s in seeds.split(",") if s.strip()]
     except ValueError:
