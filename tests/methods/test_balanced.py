@@ -117,6 +117,8 @@ def test_defaults():
 REFUSED = {
     "fedlwf+balanced": "softmax of 'fedlwf' covers new classes only",
     "target+balanced": "softmax of 'target' covers new classes only",
+    "lander+balanced": "softmax of 'lander' covers new classes only",
+    "replay+feat+calibrate+balanced": "an imbalance that balanced does not let arise",
     "fedlwf+distil": "teaches in 'fedlwf' already",
     "target+distil": "teaches in 'target' already",
     "lander+distil": "teaches in 'lander' already",

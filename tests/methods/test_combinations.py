@@ -30,7 +30,13 @@ ALWAYS = {"weights", "samples"}  # what every client sends, besides its losses
 NEEDS = {"gsa": "etf", "egc": "etf"}
 CONTAINS = {"feat": {"etf", "gsa", "egc"}}
 NEEDS_EXEMPLARS = {"egc", "feat", "ncm", "calibrate"}
-NO_EXEMPLARS = {name for name in BASES if PARTS[name].build(PARTS[name].settings()).replay is None}
+BUILT = {name: PARTS[name].build(PARTS[name].settings()) for name in BASES}
+# Bases that an add-on has nothing to do on: their softmax leaves old classes out, or they have a teacher already.
+NOTHING_TO_DO = {
+    "balanced": {name for name, method in BUILT.items() if method.loss.new_classes_only},
+    "distil": {name for name, method in BUILT.items() if method.distils},
+}
+NO_EXEMPLARS = {name for name, method in BUILT.items() if method.replay is None}
 
 # Two parts that want the same place contradict each other. Whoever predicts relies on the classifier that is there,
 # so a classifier comes first; ``calibrate`` tunes the plain prediction or EGC's, and comes last.
@@ -38,13 +44,15 @@ BRINGS_A_CLASSIFIER = {"etf", "feat", "fedfsa"}
 PREDICTS = {"egc", "feat", "ncm", "clip2fl", "calibrate"}
 CANNOT_BE_TUNED = {"ncm", "clip2fl"}
 TRAINS_A_LINEAR_CLASSIFIER = {"clip2fl"}
+CORRECTS_IMBALANCE = {"egc", "feat"}
 
 
-# Contradictions that are not refused yet: (first, second).
 def contradiction(first: str, second: str) -> str | None:
     """Say why ``first+second`` makes no sense, or return None."""
     if second in CONTAINS.get(first, ()) or first in CONTAINS.get(second, ()):
         return "the one contains the other"
+    if "balanced" in (first, second) and {first, second} & CORRECTS_IMBALANCE:
+        return "there is no imbalance left to correct"
     if second in BRINGS_A_CLASSIFIER and first in BRINGS_A_CLASSIFIER | PREDICTS:
         return "a classifier is there already, or is used already"
     if second in TRAINS_A_LINEAR_CLASSIFIER and first in BRINGS_A_CLASSIFIER:
@@ -72,7 +80,8 @@ def spec(base: str, *addons: str) -> str:
 
 
 SINGLE = [(b, a) for b in BASES for a in ADDONS]
-ALLOWED = [spec(b, a) for b, a in SINGLE if not (b in NO_EXEMPLARS and a in NEEDS_EXEMPLARS)]
+IDLE = [(b, a) for b, a in SINGLE if b in NOTHING_TO_DO.get(a, ())]
+ALLOWED = [spec(b, a) for b, a in SINGLE if not (b in NO_EXEMPLARS and a in NEEDS_EXEMPLARS) and (b, a) not in IDLE]
 PAIRS = [(a, b) for a, b in permutations(ADDONS, 2) if NEEDS.get(a) != b]
 FITTING = [pair for pair in PAIRS if fits(*pair)]
 CONTRADICTING = [pytest.param(*pair, id="+".join(pair)) for pair in PAIRS if not fits(*pair)]
@@ -158,6 +167,11 @@ def test_two_addons_that_contradict_each_other_are_refused(first: str, second: s
 @pytest.mark.parametrize(("base", "addon"), [(b, a) for b, a in SINGLE if b in NO_EXEMPLARS and a in NEEDS_EXEMPLARS])
 def test_an_addon_that_works_on_exemplars_needs_some(base: str, addon: str, tables: dict[str, Any]) -> None:
     assert "exemplars" in refusal(spec(base, addon), tables)
+
+
+@pytest.mark.parametrize(("base", "addon"), IDLE)
+def test_an_addon_that_has_nothing_to_do_on_a_base_is_refused(base: str, addon: str, tables: dict[str, Any]) -> None:
+    assert repr(base) in refusal(spec(base, addon), tables)
 
 
 @pytest.mark.parametrize("addon", NEEDS)

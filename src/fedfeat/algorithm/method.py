@@ -145,7 +145,9 @@ def linear_head(dim: int, seed: int, num_classes: int) -> LinearHead:
 
 CROSS_ENTROPY = LossTerm("ce", lambda step: cross_entropy(step.logits, step.labels))
 # What the published exemplar-free methods train on: old and new logits never compete.
-NEW_CLASS_CROSS_ENTROPY = LossTerm("ce", lambda step: new_class_cross_entropy(step.logits, step.labels, step.num_old))
+NEW_CLASS_CROSS_ENTROPY = LossTerm(
+    "ce", lambda step: new_class_cross_entropy(step.logits, step.labels, step.num_old), new_classes_only=True
+)
 
 
 @dataclass(frozen=True)

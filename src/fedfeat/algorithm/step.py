@@ -59,6 +59,7 @@ class LossTerm:
     weight: float = 1.0
     from_task: int = 1
     fusable: Fusable | None = None  # the same as a pure function, for engines with kernels of their own
+    new_classes_only: bool = False  # a softmax in which old and new logits never compete
 
 
 References = Sequence[Callable[[Tensor], Mapping[str, Tensor]]]  # images of a batch -> entries of ``Step.references``

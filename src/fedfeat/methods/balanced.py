@@ -32,13 +32,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import NEW_CLASS_CROSS_ENTROPY, Capturable, Method, Reference, ReferenceFunction
+from fedfeat.algorithm.method import Capturable, Method, Reference, ReferenceFunction
 from fedfeat.algorithm.registry import addon
 from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload
 from fedfeat.core.settings import Settings, setting
-from fedfeat.methods.feat.correction import EnergyCorrection
+from fedfeat.methods.feat.correction import EnergyPrior
 
 LOG_PRIOR = "log_prior"
 Scope = Literal["groups", "client"]
@@ -60,12 +60,12 @@ class BalancedSettings(Settings):
 @addon("balanced", BalancedSettings, examples=("fedcbdr+etf+balanced",))
 def balanced(method: Method, settings: BalancedSettings) -> Method:
     """A loss adjusted by how rare old classes are beside new ones on each client."""
-    if method.loss is NEW_CLASS_CROSS_ENTROPY:
+    if method.loss.new_classes_only:
         raise ConfigError(
             f"method: balanced weighs old classes against new ones, and the softmax of {method.name!r} covers new "
             "classes only; put it on a replay base such as fedcbdr+etf+balanced"
         )
-    if isinstance(method.predict, EnergyCorrection):
+    if any(isinstance(statistic, EnergyPrior) for statistic in method.statistics):
         raise ConfigError(
             f"method: egc in {method.name!r} takes out an imbalance that balanced does not let arise; leave one of the "
             "two out, as in fedcbdr+etf+balanced"

@@ -147,7 +147,7 @@ def lander(settings: LanderSettings) -> Method:
 
     return Method(
         "lander",
-        loss=LossTerm("ce", classified),
+        loss=LossTerm("ce", classified, new_classes_only=True),
         extras={MAPPING: lambda dim: nn.Linear(dim, text_width(settings.text))},
         terms=(
             LossTerm("bound", bounded, settings.bound),
