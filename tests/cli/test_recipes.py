@@ -32,6 +32,8 @@ RELEASED: dict[str, dict[str, Any]] = {
     },
     "logits divided at test time": {"fedcbdr.scale_logits": True},
     "exemplars kept of a task": {"fedcbdr.mode": "repo"},
+    "replayed images are changed": {"train.paste": 0.5},
+    "exemplars repeated": {"train.repeat_exemplars": 1},
     "GSA": {
         "feat.gsa.from_task": 1,
         "feat.gsa.lambda": 0.1,

@@ -250,6 +250,17 @@ def test_the_servers_student_is_captured_and_learns_the_same(tmp_path: Path, met
     assert (pools[0] - pools[1]).abs().mean() < (2 if GPU else 0.01)
 
 
+@pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=needs_gpu)])
+def test_pasted_and_repeated_exemplars_agree(tmp_path: Path, kernels: str) -> None:
+    train = {**TRAIN, "paste": 0.5, "repeat_exemplars": 2}
+    changes = {"train": train, "scenario": {"tasks": 2, "budget": 30}}
+    ours = kept(tmp_path, "replay", {**CUDA, "kernels": kernels}, **changes)
+    theirs = kept(tmp_path, "replay", IN_PROCESS, **changes)
+    usual = kept(tmp_path, "replay", IN_PROCESS, **{**changes, "train": TRAIN})
+    assert difference(ours, theirs) < TOLERANCE
+    assert difference(usual, theirs) > 100 * TOLERANCE
+
+
 def test_priors_measured_while_training_agree(tmp_path: Path) -> None:
     online = {"feat": {"egc": {"prior_source": "online"}}}
     ours, theirs = (run(tmp_path / e["name"], "replay+feat", e, **online) for e in (CUDA, IN_PROCESS))

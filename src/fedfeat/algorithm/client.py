@@ -15,6 +15,7 @@ from fedfeat.algorithm.step import LossTerm, Seen
 from fedfeat.core.payload import State, number_of, tensor_of
 from fedfeat.core.rng import rng_at
 from fedfeat.data.augment import DeviceImages, plan_epoch
+from fedfeat.data.paste import plan_pastes
 from fedfeat.models import FlatModel, Network
 
 EXEMPLARS = "exemplars"
@@ -80,7 +81,10 @@ class Client:
     @property
     def local_set(self) -> Tensor:
         """Current data and exemplars together, less what is held out: what local training runs over."""
-        return self._once("local_set", lambda: self._trained(torch.cat([self.samples, self.exemplars])))
+        return self._once("local_set", self._local_set)
+
+    def _local_set(self) -> Tensor:
+        return self._trained(torch.cat([self.samples, self.exemplars.repeat(self.settings.repeat_exemplars)]))
 
     @property
     def trained_exemplars(self) -> Tensor:
@@ -135,6 +139,9 @@ class Client:
         if augment is not None:
             rng = rng_at(self.seed, augment, self.task, self.round, self.id)
             plan = plan_epoch(rng, len(indices), self.images.augmentation)
+            if self.settings.paste:
+                replayed = (self.labels(indices) < self.num_old).cpu().numpy()
+                plan = plan._replace(pastes=plan_pastes(rng, replayed, self.settings.paste))
         for start in range(0, len(indices), size):
             rows = slice(start, start + size)
             batch = indices[rows]

@@ -24,6 +24,13 @@ class TrainSettings(Settings):
     milestones: tuple[int, ...] = Field(
         (50, 75), description="rounds of a task after which schedule steps divides the learning rate by ten"
     )
+    repeat_exemplars: int = Field(1, ge=1, description="times that each exemplar is in a client's local set")
+    paste: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="probability that a replayed image is shrunk and pasted on a recoloured copy of itself when loaded",
+    )
     momentum: float = Field(0.9, ge=0, lt=1, description="SGD momentum, started anew with every local update")
     weight_decay: float = Field(1e-5, ge=0, description="L2 penalty on every trained number")
     aggregation: Literal["uniform", "samples"] = Field(

@@ -46,6 +46,8 @@ _RELEASED = Recipe(
             "schedule": "cosine_per_task",
             "weight_decay": 5e-4,
             "model_selection": "lowest_train_loss",
+            "paste": 0.5,
+            "repeat_exemplars": 1,
         },
         "fedcbdr": {
             "mode": "repo",

@@ -14,6 +14,8 @@ BEFORE: Mapping[str, Any] = {
     "fedcbdr.scale_logits": False,
     "scenario.order_seed": "scenario",
     "train.milestones": [50, 75],
+    "train.paste": 0.0,
+    "train.repeat_exemplars": 1,
     "refed.start": "global",
     "calibrate.redraw": True,
     "calibrate.negative": False,

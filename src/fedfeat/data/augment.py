@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.data.dataset import Augmentation
+from fedfeat.data.paste import pasted
 
 
 class EpochPlan(NamedTuple):
@@ -18,6 +19,7 @@ class EpochPlan(NamedTuple):
     crops: Tensor  # [n, 2] row and column offset
     flips: Tensor  # [n]
     brightness: Tensor  # [n] factors
+    pastes: Tensor  # [n, 9] of replayed images, or [n, 0] where none is changed
 
 
 def plan_epoch(rng: np.random.Generator, size: int, augmentation: Augmentation) -> EpochPlan:
@@ -29,6 +31,7 @@ def plan_epoch(rng: np.random.Generator, size: int, augmentation: Augmentation) 
         crops=torch.from_numpy(rng.integers(0, span, size=(size, 2))),
         flips=torch.from_numpy(rng.random(size) < (0.5 if augmentation.flip else 0.0)),
         brightness=torch.from_numpy(rng.uniform(low, high, size).astype(np.float32)),
+        pastes=torch.empty(size, 0),
     )
 
 
@@ -66,11 +69,15 @@ class DeviceImages:
 
     def augmented(self, indices: Tensor, plan: EpochPlan, visited: slice) -> Tensor:
         """Return normalised, augmented images; ``visited`` is the batch's place in the epoch."""
-        return self.transformed(indices, plan.crops[visited], plan.flips[visited], plan.brightness[visited])
+        return self.transformed(indices, *(drawn[visited] for drawn in plan[1:]))
 
-    def transformed(self, indices: Tensor, crops: Tensor, flips: Tensor, brightness: Tensor) -> Tensor:
-        """Return normalised images, each cropped, mirrored and brightened as its draws in the plan say."""
+    def transformed(
+        self, indices: Tensor, crops: Tensor, flips: Tensor, brightness: Tensor, pastes: Tensor | None = None
+    ) -> Tensor:
+        """Return normalised images, each pasted, cropped, mirrored and brightened as its draws in the plan say."""
         images = self.images[indices]
+        if pastes is not None and pastes.shape[-1]:
+            images = pasted(images, pastes.to(images.device))
         aug = self.augmentation
         if aug.crop_padding or aug.flip:
             images = crop_and_flip(images, crops, flips, aug.crop_padding)

@@ -116,7 +116,8 @@ class VectorisedClients:
     def _samples(self, client: int) -> int:
         kept = self.engine.states.get(client, {}).get(EXEMPLARS)
         own = int(self.engine.scenario.splits[self.engine.task].sizes[client])
-        return own + (len(kept) if isinstance(kept, Tensor) else 0)
+        repeated = self.engine.config.train.repeat_exemplars
+        return own + (repeated * len(kept) if isinstance(kept, Tensor) else 0)
 
 
 class Cohort:
@@ -192,7 +193,7 @@ class Cohort:
         order, *rest = (_side_by_side(rows, stack.longest).to(device) for rows in zip(*plans, strict=True))
         starts = torch.tensor([0, *(len(s) for s in self.sets[:-1])], device=device).cumsum(0)
         stack.order[:count] = torch.cat(self.sets)[order + starts[:, None]]
-        for buffer, values in zip((stack.crops, stack.flips, stack.brightness), rest, strict=True):
+        for buffer, values in zip((stack.crops, stack.flips, stack.brightness, stack.pastes), rest, strict=True):
             buffer[:count] = values
 
     def _plan(self, row: int) -> EpochPlan:

@@ -18,6 +18,7 @@ from fedfeat.algorithm.step import Objective, References, Step
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.core.rng import rng_at
 from fedfeat.data.augment import EpochPlan, plan_epoch
+from fedfeat.data.paste import plan_pastes
 from fedfeat.federation.privacy import protect
 
 # (images, labels, references) -> the step if statistics want to see it, and the losses [..., terms].
@@ -81,8 +82,15 @@ def sgd(
 def plan_batches(client: Client, epoch: int, round: int | None = None) -> EpochPlan:
     """Return the order and the augmentation of one epoch of local training."""
     round = client.round if round is None else round
-    rng = rng_at(client.seed, "batches", client.task, round, client.id, epoch)
-    return plan_epoch(rng, len(client.local_set), client.images.augmentation)
+    where = client.task, round, client.id, epoch
+    plan = plan_epoch(rng_at(client.seed, "batches", *where), len(client.local_set), client.images.augmentation)
+    if not client.settings.paste:
+        return plan
+    replayed = plan.order.numpy() >= len(client.local_set) - client.settings.repeat_exemplars * len(
+        client.trained_exemplars
+    )
+    pastes = plan_pastes(rng_at(client.seed, "paste", *where), replayed, client.settings.paste)
+    return plan._replace(pastes=pastes)
 
 
 def training_reply(

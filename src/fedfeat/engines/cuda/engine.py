@@ -216,10 +216,10 @@ class CudaEngine(InProcessEngine):
 
     def _largest_local_set(self) -> int:
         largest = 0
-        sizes = self.scenario.splits[self.task].sizes
+        sizes, repeated = self.scenario.splits[self.task].sizes, self.config.train.repeat_exemplars
         for client in self.scenario.present(self.task):
             kept = self.states.get(int(client), {}).get(EXEMPLARS)
-            largest = max(largest, int(sizes[client]) + (len(kept) if isinstance(kept, Tensor) else 0))
+            largest = max(largest, int(sizes[client]) + (repeated * len(kept) if isinstance(kept, Tensor) else 0))
         return max(largest, 1)
 
 

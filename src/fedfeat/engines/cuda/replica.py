@@ -12,6 +12,7 @@ from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import ActiveParts
 from fedfeat.algorithm.repeat import Work
 from fedfeat.algorithm.step import Objective
+from fedfeat.data.paste import COLUMNS
 from fedfeat.engines.base import BaseEngine, FrozenNetworks
 from fedfeat.engines.cuda.arithmetic import Backbone, Plain, Transform, backbone_of, fused_sgd
 from fedfeat.engines.cuda.capture import put_back, warmed_up
@@ -46,6 +47,7 @@ class Replica:
         self.crops = torch.zeros(capacity, 2, dtype=torch.long, device=device)
         self.flips = torch.zeros(capacity, dtype=torch.bool, device=device)
         self.brightness = torch.ones(capacity, device=device)
+        self.pastes = torch.zeros(capacity, COLUMNS if self.train.paste else 0, device=device)
         widest = len(self.terms) + len(engine.method.penalties)
         self.sums = torch.zeros(self.train.local_epochs, widest, device=device)
         self.epoch = torch.zeros((), dtype=torch.long, device=device)
@@ -84,8 +86,11 @@ class Replica:
         """Train on the next ``size`` samples of the epoch; this is what gets captured."""
         rows = self.cursor + torch.arange(size, device=self.cursor.device)
         indices = self.order[rows]
+        planned = [self.crops[rows], self.flips[rows], self.brightness[rows]]
+        if self.train.paste:
+            planned.append(self.pastes[rows])
         values = train_step(
-            transform(indices, self.crops[rows], self.flips[rows], self.brightness[rows]),
+            transform(indices, *planned),
             self.images.labels[indices],
             loss=self._objective(backbone),
             leaves=self.leaves,
@@ -148,7 +153,8 @@ class Replica:
         """Return the captured step for a batch size, capturing it on first use; what it trains is put back."""
         if (size, kind) not in self.graphs:
             backbone = self.arithmetic.forward(self.network, size)
-            transform = self.arithmetic.transform(size)
+            # Kernels of our own read bytes; pasted images are not.
+            transform = self.images.transformed if self.train.paste else self.arithmetic.transform(size)
             self.network.train()
             parts = self.parts[kind]
             touched = [self.model.vector, self.velocity, self.sums, self.cursor, *parts.tensors]

@@ -235,8 +235,8 @@ def feat(method: Method, settings: FeatSettings) -> Method:
         pages of `etf`, `gsa` and `egc` define $z$, $L_{\mathrm{GSA}}$ and the correction.
 
     Deviations:
-        - Replayed images are augmented like all others. The released code pastes half of them, shrunk, on a recoloured
-          copy of themselves.
+        - Replayed images are augmented like all others unless `train.paste` says otherwise. The released code pastes
+          half of them, shrunk, on a recoloured copy of themselves.
         - The model is that of the last round unless `train.model_selection` says otherwise; the released code restores
           the round of lowest training loss for FEAT alone.
         - Further ones are on the pages of `etf`, `gsa` and `egc`.
