@@ -205,7 +205,7 @@ def test_the_loss_without_a_correction_is_that_of_the_logits_of_training(
     tmp_path: Path, method: str, changes: dict[str, Any]
 ) -> None:
     experiment, progress, result = run(tmp_path / "run", method, calibrate={"rule": "likelihood"}, **changes)
-    assert {"up/count_held_out/loss", "up/count_held_out/held_out"} == {
+    assert {"up/count_held_out/held_out_loss", "up/count_held_out/held_out"} == {
         key for key in result["traffic"] if key.startswith("up/count_held_out/")
     }
     calibration = next(step for step in experiment.method.task_end if isinstance(step, Calibration))
@@ -217,7 +217,7 @@ def test_the_loss_without_a_correction_is_that_of_the_logits_of_training(
             outputs = client.network.eval()(client.images.plain(client.held_out))
         labels = client.labels(client.held_out)
         losses = torch.nn.functional.cross_entropy(outputs.logits, labels, reduction="none")
-        none = cast(torch.Tensor, reply["loss"])[0, calibration.deltas.index(0.0)]
+        none = cast(torch.Tensor, reply["held_out_loss"])[0, calibration.deltas.index(0.0)]
         old = labels < client.num_old
         assert none.tolist() == pytest.approx([float(losses[old].sum()), float(losses[~old].sum())], rel=1e-4)
 

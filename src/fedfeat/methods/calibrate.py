@@ -123,7 +123,7 @@ class CalibratedPrediction(Prediction):
             when=lambda settings: settings.rule == "accuracy",
         ),
         Sent(
-            "up/count_held_out/loss",
+            "up/count_held_out/held_out_loss",
             "the cross-entropy of held-out samples, added up over old and new, per grid point",
             ("G", "D", 2),
             low=0.0,
@@ -165,7 +165,7 @@ class Calibration(TaskEndStep):
     def __init__(self, settings: CalibrateSettings, predict: Prediction | None, has_etf_head: bool) -> None:
         self.predict = predict
         self.rule, self.least = settings.rule, settings.least
-        self.table = "right" if self.rule == "accuracy" else "loss"
+        self.table = "right" if self.rule == "accuracy" else "held_out_loss"
         self.gammas = _with_none(settings.gammas) if isinstance(predict, EnergyCorrection) else (0.0,)
         offsets = settings.deltas if has_etf_head else settings.linear_deltas
         self.deltas = _with_none([*(-delta for delta in offsets), *offsets] if settings.negative else offsets)
