@@ -87,6 +87,7 @@ BAD_SETTINGS = [
     ("data.name=cifar11", ("cifar11", "cifar10")),
     ("engine.device=cuda:77", ("engine.device", "cuda:77")),
     ("engine.device=tpu-ish", ("engine.device",)),
+    ("engine.threads=100000", ("engine.threads", "less than or equal to 1024")),
     ("model.width=4", ("as many feature dimensions as classes",)),
     ("no-equals-sign", ("KEY=VALUE",)),
 ]

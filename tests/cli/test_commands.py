@@ -6,8 +6,9 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
-from fedfeat.cli import COMMANDS, load_command
+from fedfeat.cli import COMMANDS, app, load_command
 
 PROGRAM = """
 import sys
@@ -43,3 +44,7 @@ def test_the_line_in_the_help_is_the_commands_own(name: str) -> None:
     command = load_command(name)
     assert command.name == name
     assert " ".join(command.help.split("\n\n")[0].split()) == COMMANDS[name][1]
+
+
+def test_brackets_stay_in_the_help() -> None:
+    assert "[sweep]" in CliRunner().invoke(app, ["sweep", "--help"]).output

@@ -100,8 +100,11 @@ def test_files_that_are_no_npz(tmp_path: Path):
     text, single = tmp_path / "a.npz", tmp_path / "b.npy"
     text.write_text("hello")
     np.save(single, X)
+    picture = tmp_path / "c.png"
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(64))
     for path, message in (
         (text, "not a readable .npz"),
+        (picture, r"not a readable .npz file \(it is no archive of arrays\)"),
         (single, "got one array"),
         (tmp_path, "holds nothing"),
     ):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.algorithm.step import Known, Seen
+from fedfeat.cli.predict import export
 from fedfeat.config import make_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.data import load_dataset
@@ -159,6 +160,13 @@ def test_a_folder_in_the_way_is_named_and_left_alone(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match=r"/model: expected a file to write, got a folder.*/model/model\.pt"):
         export_model(model, tmp_path / "model", "torchscript")
     assert list((tmp_path / "model").iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "kind"), [("model.pt", "torchscript"), ("model.onnx", "onnx")])
+def test_the_command_writes_what_the_name_of_the_file_says(tmp_path: Path, name: str, kind: str) -> None:
+    trained(tmp_path / "run", "replay")
+    export(tmp_path / "run", tmp_path / name)
+    assert FORMATS[kind].metadata(tmp_path / name)["method"] == "replay"
 
 
 def test_unknown_formats_and_corrections_are_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from flwr.app import Error, Message
 from local_grid import NODE, LocalGrid, local_nodes
 from own_images import own_config, write_owners
 
-from fedfeat.core.errors import CheckpointError
+from fedfeat.core.errors import CheckpointError, ConfigError
 from fedfeat.core.payload import Payload
 from fedfeat.engines.flower.client import ClientRun, ClientSettings, FederationClient
 from fedfeat.engines.flower.client_data import ClientData
@@ -21,9 +21,10 @@ from fedfeat.engines.flower.codec import pack
 from fedfeat.engines.flower.messages import PROTOCOL, config_to_send, from_records
 from fedfeat.federation.exchange import TooFewClients
 from fedfeat.runs import deploy
+from fedfeat.runs.experiment import resume
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
-from toy import toy_config
+from toy import toy_config, write_toy
 
 
 def count_work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int, str]]:
@@ -231,3 +232,10 @@ def test_a_folder_of_a_run_on_other_images_of_ones_own_is_refused(tmp_path: Path
     assert deploy.prepare_run(begun, tmp_path / "run").config().data == begun.data
     with pytest.raises(CheckpointError, match=r"does not match the run begun here in data\.path"):
         deploy.prepare_run(other, tmp_path / "run")
+
+
+def test_resume_names_the_command_that_continues_a_federation(tmp_path: Path) -> None:
+    config = deploy.federated(toy_config("finetune", data={"path": str(write_toy(tmp_path / "toy.npz"))}))
+    folder = deploy.prepare_run(config, tmp_path / "run")
+    with pytest.raises(ConfigError, match=f"'fedfeat federate {folder.config_path} --out {folder.path}'"):
+        resume(folder.path)

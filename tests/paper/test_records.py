@@ -11,6 +11,7 @@ import pytest
 from paper_records import MakeRecord
 
 from fedfeat.core.errors import FedfeatError
+from fedfeat.runs import folder as folder_module
 from fedfeat.runs.experiment import start
 from fedfeat.runs.folder import UNKNOWN, checkout_commit
 from fedfeat_reproduction import read_record, read_records, record, write_record
@@ -68,6 +69,21 @@ def test_a_record_from_a_result_knows_this_machine_and_commit(run: Path) -> None
 def test_the_commit_of_a_checkout_is_twelve_digits_or_unknown() -> None:
     commit = checkout_commit()
     assert commit == UNKNOWN or len(commit.removesuffix("+")) == 12
+
+
+def test_a_repository_around_an_installed_package_is_not_its_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = tmp_path / "venv" / "folder.py"
+    installed.parent.mkdir()
+    installed.touch()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "mine"]):
+        subprocess.run([*git, *command], check=True)
+    monkeypatch.setattr(folder_module, "__file__", str(installed))
+    assert checkout_commit() == UNKNOWN
+    subprocess.run([*git, "add", "venv/folder.py"], check=True)
+    assert checkout_commit() != UNKNOWN
 
 
 def test_an_unfinished_run_has_no_record(run: Path, tmp_path: Path) -> None:

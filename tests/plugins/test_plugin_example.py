@@ -120,8 +120,9 @@ def test_a_run_taken_elsewhere_finds_its_plugin_in_its_folder(interrupted: Path)
 def test_a_changed_plugin_is_refused_also_with_another_checksum(interrupted: Path) -> None:
     changed = EXAMPLE.read_text().replace("square()", "abs()")
     (interrupted / "mine.py").write_text(changed)
-    with pytest.raises(ConfigError, match=r"mine.py changed since the run began"):
+    with pytest.raises(ConfigError, match=r"mine.py changed since the run began") as refused:
         resume(interrupted / "run")
+    assert "version" not in str(refused.value)
     config = interrupted / "run" / "config.toml"
     config.write_text(re.sub("@sha256:[0-9a-f]+", "", config.read_text()))
     with pytest.raises(CheckpointError, match=r"does not match .* in plugins"):
@@ -158,3 +159,9 @@ def test_the_examples_loss_by_hand() -> None:
     features = torch.tensor([[0.0, 0.0], [2.0, 0.0], [5.0, 7.0]])
     assert float(spread(features, torch.tensor([0, 0, 1]))) == pytest.approx(2 / 6)
     assert (term.name, term.weight) == ("compact", 0.1)
+
+
+def test_a_result_names_the_plugin_without_its_place_on_this_machine(interrupted: Path) -> None:
+    result = json.loads((interrupted / "whole" / "result.json").read_text())
+    (entry,) = result["config"]["plugins"]
+    assert re.fullmatch("mine.py@sha256:[0-9a-f]{64}", entry)

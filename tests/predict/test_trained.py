@@ -190,6 +190,14 @@ def test_what_is_no_model_is_one_sentence(tmp_path: Path) -> None:
         load_trained(empty)
 
 
+def test_a_damaged_checkpoint_is_not_called_a_model_to_come(tmp_path: Path) -> None:
+    run(tmp_path / "run", "replay", keep=False)
+    for path in (tmp_path / "run").rglob("server.safetensors"):
+        path.write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match="every checkpoint is damaged; restore"):
+        load_trained(tmp_path / "run")
+
+
 def test_a_checkpoint_without_a_card_says_so(tmp_path: Path) -> None:
     run(tmp_path / "run", "replay", keep=False)
     from fedfeat.runs.checkpoint import _digest

@@ -89,6 +89,7 @@ def _draw_panel(axis: Any, rows: list[Row], x: str, evenly: bool) -> None:
         ]
         if stated:
             axis.plot(*zip(*stated, strict=True), marker="x", ls="none", ms=4.5, mew=1.1, color=look["color"], zorder=6)
+        std = np.nan_to_num(std)  # a single seed has no deviation
         if std.any():
             axis.fill_between(at, mean - std, mean + std, color=look["color"], alpha=0.13, lw=0)
     axis.set_xticks(range(len(places)) if evenly else places, [str(p) for p in places])

@@ -66,10 +66,10 @@ def _number(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and sample deviation; one value deviates by zero."""
+def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return mean and sample deviation; one value has none."""
     array = np.asarray(values, dtype=float)
-    return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else 0.0
+    return float(array.mean()), float(array.std(ddof=1)) if len(array) > 1 else None
 
 
 def means_over_seeds(seeds: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from fedfeat.algorithm.method import OWN
 from fedfeat.core.errors import DataError
 from fedfeat.data.images import find_images, fit_image
 from fedfeat.engines.base import choose_device
-from fedfeat.runs.export import export_model
+from fedfeat.runs.export import FORMATS, export_model
 from fedfeat.runs.trained import Trained, load_trained
 
 console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -69,16 +69,19 @@ def predict(
 def export(
     run: RunArgument,
     out: Annotated[Path, typer.Option(help="file to write")],
-    format: Annotated[FileFormat, typer.Option(help="what to write")] = FileFormat.onnx,
+    format: Annotated[
+        FileFormat | None, typer.Option(help="what to write; default: torchscript for a file .pt, onnx for others")
+    ] = None,
     correction: CorrectionOption = OWN,
     task: TaskOption = None,
 ) -> None:
     """Write a trained model with its normalisation and correction to one file, checked by the format's own runtime."""
     trained = load_trained(run, None if task is None else task - 1)
-    exported = export_model(trained, out, format.value, correction)
+    kind = format or (FileFormat.torchscript if out.suffix == FORMATS["torchscript"].suffix else FileFormat.onnx)
+    exported = export_model(trained, out, kind.value, correction)
     height, width, channels = trained.image_shape
     size = exported.path.stat().st_size / 2**20
-    console.print(f"{exported.path}: {size:.1f} MiB, {format.value}, correction {exported.correction}", style="bold")
+    console.print(f"{exported.path}: {size:.1f} MiB, {kind.value}, correction {exported.correction}", style="bold")
     console.print(f"input    images, uint8 [N, {height}, {width}, {channels}] in 0..255, any N")
     console.print(f"outputs  logits and probabilities, float32 [N, {len(trained.class_names)}]")
     console.print(f"classes  {', '.join(trained.class_names)} (also in the file's metadata)")

@@ -125,8 +125,13 @@ def finish_all(
 def exit_if_failed(outcomes: Sequence[RunOutcome], console: Console) -> None:
     """End with code 1 where a run failed; the others are done and shown by then."""
     failed = sum(outcome.error is not None for outcome in outcomes)
+    lasting = sum(outcome.lasting for outcome in outcomes)
     if failed:
-        console.print(f"{failed} of {len(outcomes)} runs failed; the same command runs them again", style="red")
+        again = "the same command runs them again"
+        if lasting:
+            which = "they" if lasting == failed else f"{lasting} of them"
+            again += f", and {which} will fail again until what was said above is changed"
+        console.print(f"{failed} of {len(outcomes)} runs failed; {again}", style="red")
         raise typer.Exit(1)
 
 

@@ -103,7 +103,7 @@ def compare(
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="TOML file with a table [sweep]")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help=r"TOML file with a table \[sweep]")],
     recipe: RecipeName = None,
     set: Overrides = None,
     workers: Workers = None,

@@ -24,7 +24,7 @@ from typing import Any
 from fedfeat.algorithm.method import Method, Penalty, Reference, ServerStep, Statistic, TaskEndStep
 from fedfeat.algorithm.registry import NoSettings, Part
 from fedfeat.config import old_names
-from fedfeat.core.errors import ConfigError, FedfeatError
+from fedfeat.core.errors import FedfeatError, PluginError
 from fedfeat.methods import PARTS
 
 ENTRY_POINTS = "fedfeat.methods"
@@ -61,13 +61,19 @@ class PluginFile:
             source = self.path.read_bytes()
         except OSError as error:
             hint = "put it back, or put a copy beside this configuration" if self.pin else "check the path"
-            raise ConfigError(f"plugins: {self.path} cannot be read ({error.strerror}); {hint}") from None
+            raise PluginError(f"plugins: {self.path} cannot be read ({error.strerror}); {hint}") from None
         digest = hashlib.sha256(source).hexdigest()
         if self.pin not in (None, digest):
-            raise ConfigError(
+            raise PluginError(
                 f"plugins: {self.path} changed since the run began; restore it, or start a new run in another folder"
             )
         return source, digest
+
+
+def without_folder(entry: str) -> str:
+    """Return a pinned entry by which anybody knows the file: its name and checksum, not where it lies."""
+    path, pin, digest = entry.partition(PIN)
+    return f"{Path(path).name}{pin}{digest}" if pin else entry
 
 
 def load_plugins(entries: Sequence[str], folder: Path, reserved: Collection[str]) -> tuple[str, ...]:
@@ -108,7 +114,7 @@ def _load_file(file: PluginFile, reserved: Collection[str]) -> str:
     if digest not in _contents:
         parts = _registered_by(lambda: _execute(file.path, source), f"plugin {file.path}", reserved, file.path)
         if not parts:
-            raise ConfigError(f"plugin {file.path} registers nothing; put @base or @addon in front of a function")
+            raise PluginError(f"plugin {file.path} registers nothing; put @base or @addon in front of a function")
         _contents[digest] = parts
     PARTS.update(_contents[digest])
     _files[file.path] = digest
@@ -147,12 +153,12 @@ def _registered_by(run: Callable[[], Any], owner: str, reserved: Collection[str]
 
 def _refuse_taken_names(part: Part, before: Parts, owner: str, reserved: Collection[str]) -> None:
     if not re.fullmatch(r"[A-Za-z][\w-]*", part.name):
-        raise ConfigError(f"{owner} registers {part.name!r}; a name is a letter, then letters, digits, '_' or '-'")
+        raise PluginError(f"{owner} registers {part.name!r}; a name is a letter, then letters, digits, '_' or '-'")
     if part.name in before:
-        raise ConfigError(f"{owner} registers {part.name!r}, which exists already; choose another name")
+        raise PluginError(f"{owner} registers {part.name!r}, which exists already; choose another name")
     sharing = [p for p in before.values() if p.table == part.table and p.settings not in (NoSettings, part.settings)]
     if part.table in reserved or sharing:
-        raise ConfigError(f"{owner}: the table {part.table!r} of {part.name!r} exists already; choose another name")
+        raise PluginError(f"{owner}: the table {part.table!r} of {part.name!r} exists already; choose another name")
 
 
 def _guarded(part: Part, owner: str, path: Path | None) -> Callable[..., Method]:
@@ -167,7 +173,7 @@ def _guarded(part: Part, owner: str, path: Path | None) -> Callable[..., Method]
         except Exception as error:
             raise _mistake(error, owner, path) from error
         if not isinstance(method, Method):
-            raise ConfigError(f"{owner}: {part.name!r} returned {type(method).__name__}; it should return a Method")
+            raise PluginError(f"{owner}: {part.name!r} returned {type(method).__name__}; it should return a Method")
         _refuse_incomplete_parts(method, owner, path)
         return method
 
@@ -188,7 +194,7 @@ def _refuse_incomplete_parts(method: Method, owner: str, path: Path | None) -> N
         for part in parts:
             missing = [name for name in members if not hasattr(part, name)]
             if missing:
-                raise ConfigError(
+                raise PluginError(
                     f"{owner}: {type(part).__name__} has no {' and no '.join(missing)}; inherit from "
                     f"fedfeat.api.{kind.__name__}{_hint(path)}"
                 )
@@ -198,7 +204,7 @@ def _hint(path: Path | None) -> str:
     return old_names.hint(path.read_text(errors="replace")) if path is not None and path.is_file() else ""
 
 
-def _mistake(error: Exception, owner: str, path: Path | None) -> ConfigError:
+def _mistake(error: Exception, owner: str, path: Path | None) -> PluginError:
     """Say where in the user's file something went wrong: the innermost line of that file."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         line, message = error.lineno, error.msg
@@ -210,4 +216,4 @@ def _mistake(error: Exception, owner: str, path: Path | None) -> ConfigError:
             owner = f"{owner} ({inside[-1].filename})"
         if isinstance(error, ImportError | AttributeError | TypeError):
             message += _hint(path or Path(inside[-1].filename))
-    return ConfigError(f"{owner}, line {line}: {type(error).__name__}: {message}")
+    return PluginError(f"{owner}, line {line}: {type(error).__name__}: {message}")

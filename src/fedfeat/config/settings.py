@@ -43,7 +43,7 @@ class EngineSettings(Settings):
         description="what engine cuda trains with: kernels of its own in Triton, PyTorch's compiler (a minute, once "
         "per machine), or PyTorch as it is; auto takes its own where Triton is installed",
     )
-    threads: int = Field(0, ge=0, description="CPU threads; 0 leaves the choice to PyTorch")
+    threads: int = Field(0, ge=0, le=1024, description="CPU threads; 0 leaves the choice to PyTorch")
 
 
 class RunSettings(Settings):

@@ -14,6 +14,10 @@ class ConfigError(FedfeatError):
     """A configuration that cannot be run."""
 
 
+class PluginError(ConfigError):
+    """A file or package of methods that cannot be used, or is not the one that a run began with."""
+
+
 class DataError(FedfeatError):
     """A data set that is missing, damaged or not what it says it is."""
 

@@ -67,7 +67,8 @@ def fetch(url: str, target: Path, checksum: str, progress: Progress | None = Non
         ) from error
     except NETWORK_ERRORS as error:
         raise DataError(
-            f"{url}: the download broke off ({error}); run the same command again and it resumes"
+            f"{url}: {_interrupted(part, error)}, give a mirror with --url, or copy the data set from elsewhere and "
+            "set data.path to it"
         ) from error
     except OSError as error:
         raise DataError(f"{part}: cannot be written ({error}); free some space or choose another --to") from error
@@ -78,6 +79,14 @@ def fetch(url: str, target: Path, checksum: str, progress: Progress | None = Non
             "run the command again or give another --url"
         )
     return part.replace(target)
+
+
+def _interrupted(part: Path, error: Exception) -> str:
+    """Say whether anything came at all, and what to do about it."""
+    if part.is_file() and part.stat().st_size:
+        return f"the download broke off ({error}); run the same command again and it resumes"
+    reason = getattr(error, "reason", error)
+    return f"the server cannot be reached ({reason}); try again with a network"
 
 
 def _matches(path: Path, checksum: str) -> bool:

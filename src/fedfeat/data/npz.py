@@ -22,6 +22,9 @@ KEYS = (
 )
 
 
+BEGINNINGS = (b"PK", b"\x93NUMPY")  # of an archive, and of a file of one array
+
+
 @dataclass(frozen=True)
 class NpzSource:
     """A ``.npz`` file; ``keys`` are the names it uses for its four arrays."""
@@ -63,6 +66,10 @@ def open_npz(path: Path) -> NpzSource | None:
 
 def _open(path: Path) -> Any:
     try:
+        with path.open("rb") as file:
+            first = file.read(max(map(len, BEGINNINGS)))
+        if not first.startswith(BEGINNINGS):
+            raise ValueError("it is no archive of arrays")  # NumPy would take it for a pickle
         archive = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: this is not a readable .npz file ({error}); save it with numpy.savez") from error
@@ -75,8 +82,9 @@ def _array(path: Path, archive: Any, key: str) -> np.ndarray[Any, Any]:
     try:
         array = archive[key]
     except (OSError, ValueError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
+        reason = "it holds Python objects" if "allow_pickle" in str(error) else error
         raise DataError(
-            f"{path}, {key}: the array cannot be read ({error}); save plain arrays, images all of one size"
+            f"{path}, {key}: the array cannot be read ({reason}); save plain arrays, images all of one size"
         ) from error
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path}, {key}: expected an array, got something else; save the file with numpy.savez")

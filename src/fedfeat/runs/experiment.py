@@ -47,8 +47,21 @@ def start(config: Config, out: Path | None = None, listeners: tuple[Listener, ..
 def resume(path: Path, listeners: tuple[Listener, ...] = (), engine: EngineFactory = make_engine) -> Result:
     """Continue an interrupted run; the outcome has the same bytes as that of an uninterrupted one."""
     folder = RunFolder.open(path)
+    if engine is make_engine and folder.result() is None:
+        _refuse_federation(folder)
     with lock_folder(path):
         return go_on(folder, listeners, engine)
+
+
+def _refuse_federation(folder: RunFolder) -> None:
+    """Say how a run continues whose clients are processes of their own."""
+    if folder.config().engine.name == "flower":
+        again = f"{folder.config_path} --out {folder.path}"
+        raise ConfigError(
+            f"{folder.path}: this run is a federation, whose clients are processes of their own; continue it with "
+            f"'fedfeat federate {again}' where all of it ran on one machine, or else with 'fedfeat server {again}' and "
+            "the options of before"
+        )
 
 
 def go_on(folder: RunFolder, listeners: tuple[Listener, ...] = (), engine: EngineFactory = make_engine) -> Result:

@@ -18,7 +18,7 @@ import fedfeat
 from fedfeat.config import Config, make_config
 from fedfeat.config.config import read_toml
 from fedfeat.config.renamed import as_recorded
-from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError
+from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError, PluginError
 from fedfeat.core.files import disk_errors, json_ready, write_atomically, write_json
 from fedfeat.runs.checkpoint import CheckpointFolder
 
@@ -66,6 +66,8 @@ class RunFolder:
             where = str(self.config_path)
             table = as_recorded(read_toml(self.config_path), where=where)
             return make_config(table, where=where, folder=self.path)
+        except PluginError:
+            raise  # it says itself what is wrong, whatever the version
         except ConfigError as error:
             raise ConfigError(
                 f"{error}; the run may be of another version of fedfeat: "
@@ -125,9 +127,10 @@ def environment() -> dict[str, Any]:
 
 
 def checkout_commit() -> str:
-    """Return the commit of the checkout this program runs from, with '+' after it where files were changed."""
+    """Return the commit of the checkout that tracks this program, with '+' after it where files were changed."""
     here = Path(__file__).parent
     try:
+        _git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # a repository around a virtual environment
         commit = _git(here, "rev-parse", "--short=12", "HEAD")
         return commit + ("+" if _git(here, "status", "--porcelain", "--untracked-files=no", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.config import Config, differing_keys
+from fedfeat.config.plugins import without_folder
 from fedfeat.config.renamed import as_recorded, new_key, with_first_names, with_first_values
 from fedfeat.core.errors import CheckpointError
 from fedfeat.core.settings import flatten
@@ -40,6 +41,8 @@ def deciding_settings(
     """
     table = config.to_table() if isinstance(config, Config) else as_recorded(config)
     left_out = {*_undecisive(), *without}
+    if table.get("plugins"):
+        table["plugins"] = [without_folder(entry) for entry in table["plugins"]]
     data = table.get("data")
     if place and isinstance(data, dict) and data.get("name") in OWN_DATA:
         left_out.remove("data.path")
@@ -70,6 +73,8 @@ def decides(key: str, without: Collection[str] = ()) -> bool:
 def identity(config: Config) -> str:
     """Return a short fingerprint: equal for two configurations that give the same result and files."""
     changed = with_first_names(changed_settings(config, place=True))
+    if config.plugins:
+        changed["plugins"] = list(config.plugins)  # with their paths, as folders of sweeps were always named
     if config.run.keep_models:
         changed["keep_models"] = True
     text = json.dumps({**changed, "method": config.method, "seed": config.seed}, sort_keys=True)

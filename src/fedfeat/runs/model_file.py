@@ -96,6 +96,8 @@ def read_model(run: Path, task: int | None = None) -> SavedModel:
     if last is not None:
         return last
     kept = sorted((run / "models").glob("task-*.safetensors"))
+    if not kept and any((run / "checkpoint").glob("*/manifest.json")):
+        raise CheckpointError(f"{run}: every checkpoint is damaged; restore a copy of it, or run the experiment again")
     if not kept:
         raise CheckpointError(f"{run}: holds no model yet; let the run reach its first checkpoint")
     return _read_file(kept[-1])

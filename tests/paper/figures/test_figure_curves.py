@@ -131,3 +131,10 @@ def test_sensitivity_needs_feat() -> None:
     runs = [outcome(c, [60.0]) if c.method == "fedcbdr" else failed(c) for c in FIGURES["figure-7"].configs(True, (1,))]
     with pytest.raises(FedfeatError, match=r"no run of fedcbdr\+feat has finished: the disk is full"):
         FIGURES["figure-7"].measure(runs)
+
+
+def test_a_single_seed_has_no_deviation_and_is_drawn() -> None:
+    configs = [configured(CIFAR10, m, 0, quick=False) for m in METHODS]
+    numbers = FIGURES["figure-5"].measure([outcome(c, [90, 80, 70, 60, 50]) for c in configs])
+    assert {row["std"] for row in numbers.rows} == {None}
+    FIGURES["figure-5"].draw(numbers)

@@ -91,9 +91,9 @@ def _work(number: int, table: dict[str, Any], path: str, events: Any) -> Answer:
     try:
         outcome = attempt(Planned(make_config(table), folder), (tell,))
     except FedfeatError as error:
-        return {"result": None, "error": str(error), "files": {}}
+        return {"result": None, "error": str(error), "lasting": True, "files": {}}
     files = {name: (folder / name).read_bytes() for name in BROUGHT_BACK if (folder / name).is_file()}
-    return {"result": outcome.result, "error": outcome.error, "files": files}
+    return {"result": outcome.result, "error": outcome.error, "lasting": outcome.lasting, "files": files}
 
 
 def _outcome(ray: Any, reference: Any, run: Planned) -> RunOutcome:
@@ -106,4 +106,4 @@ def _outcome(ray: Any, reference: Any, run: Planned) -> RunOutcome:
     if not (run.path / "config.toml").is_file() or not (run.path / "result.json").is_file():
         for name, content in answer["files"].items():
             write_atomically(run.path / name, content)
-    return RunOutcome(run.config, run.path, answer["result"], answer["error"])
+    return RunOutcome(run.config, run.path, answer["result"], answer["error"], answer["lasting"])

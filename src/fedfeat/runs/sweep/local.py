@@ -139,7 +139,7 @@ class WorkerProcess:
         for line in stdout:
             message: dict[str, Any] = json.loads(line)
             if message["event"] == "outcome":
-                return RunOutcome(job.config, job.path, message["result"], message["error"])
+                return RunOutcome(job.config, job.path, message["result"], message["error"], message["lasting"])
             listener(message)
         return RunOutcome(job.config, job.path, None, f"{job.path}: {self._death()}; run it again to continue")
 
@@ -184,13 +184,13 @@ def _answer(job: dict[str, Any], answers: IO[str]) -> dict[str, Any]:
     try:
         run = Planned(make_config(job["config"]), path)
     except FedfeatError as error:
-        return {"event": "outcome", "result": None, "error": str(error)}
+        return {"event": "outcome", "result": None, "error": str(error), "lasting": True}
     with warnings.catch_warnings(record=True) as caught:
         outcome = attempt(run, (lambda event: _say(answers, event),))
     if caught:
         with (path / "warnings.txt").open("a") as file:
             file.writelines(f"{warning.message}\n" for warning in caught)
-    return {"event": "outcome", "result": outcome.result, "error": outcome.error}
+    return {"event": "outcome", "result": outcome.result, "error": outcome.error, "lasting": outcome.lasting}
 
 
 def _say(answers: IO[str], message: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedfeat.config import Config
-from fedfeat.core.errors import CheckpointError, FedfeatError
+from fedfeat.core.errors import CheckpointError, ConfigError, DataError, FedfeatError, TrainingDiverged
 from fedfeat.core.files import write_atomically
 from fedfeat.core.lock import lock_folder
 from fedfeat.federation.loop import Listener
@@ -19,6 +19,7 @@ from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.identity import refuse_other_run
 
 Event = dict[str, Any]
+LASTING = (ConfigError, DataError, CheckpointError, TrainingDiverged)
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class RunOutcome:
     path: Path
     result: Result | None
     error: str | None = None
+    lasting: bool = False  # the same run would fail again: its settings, its data or its folder have to change
 
 
 class Watch(Protocol):
@@ -61,7 +63,7 @@ def stored(run: Planned) -> RunOutcome | None:
     try:
         refuse_other_run(run.path, run.config, folder.config())
     except FedfeatError as error:
-        return RunOutcome(run.config, run.path, None, str(error))
+        return RunOutcome(run.config, run.path, None, str(error), lasting=True)
     result = folder.result()
     return None if result is None else RunOutcome(run.config, run.path, result)
 
@@ -71,7 +73,7 @@ def attempt(run: Planned, listeners: tuple[Listener, ...] = ()) -> RunOutcome:
     try:
         return RunOutcome(run.config, run.path, run_or_resume(run.config, run.path, listeners))
     except FedfeatError as error:
-        return RunOutcome(run.config, run.path, None, str(error))
+        return RunOutcome(run.config, run.path, None, str(error), isinstance(error, LASTING))
     except Exception as error:
         write_atomically(run.path / "error.txt", traceback.format_exc().encode())
         first = (str(error).splitlines() or [""])[0]
