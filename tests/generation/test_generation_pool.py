@@ -63,7 +63,7 @@ def test_plans_in_one_row_are_those_of_endless_batches(count, size, batches):
     images = device_images(toy_dataset(NO_AUGMENTATION))
     size = min(size, count)
     plan = plan_batches(count, size, batches, images.augmentation, np.random.default_rng)
-    assert [len(values) for values in plan] == [batches * size] * 4
+    assert [len(values) for values in plan] == [batches * size] * len(plan)
     one_by_one = islice(endless_batches(numbered(count), size, images, np.random.default_rng), batches)
     expected = torch.cat([grey_values(batch, images)[:, 0] for batch in one_by_one])
     assert torch.equal(grey_values(images.normalise(numbered(count)[plan.order].float()), images)[:, 0], expected)
