@@ -36,6 +36,7 @@ EARLIER_RECIPE: Mapping[str, Any] = {
         "redraw": True,
         "negative": False,
         "least": 1,
+        "rule": "accuracy",
     },
 }
 

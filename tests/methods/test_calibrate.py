@@ -162,7 +162,7 @@ def calibration_of(method: str, **settings: Any) -> Calibration:
     ("best", "end"), [(-2, "-2 is the smallest"), (-1, None), (0, None), (1, None), (2, "2 is the largest")]
 )
 def test_an_offset_at_the_end_of_the_grid_is_said(recwarn: pytest.WarningsRecorder, best: int, end: str | None) -> None:
-    calibration = calibration_of("fedcbdr+calibrate", linear_deltas=[0, 1, 2], least=5)
+    calibration = calibration_of("fedcbdr+calibrate", linear_deltas=[0, 1, 2], least=5, rule="accuracy")
     assert calibration.deltas == (-2, -1, 0, 1, 2)
     right = torch.zeros(1, 5, 2, dtype=torch.int32)
     right[0, best + 2] = 4
@@ -173,7 +173,7 @@ def test_an_offset_at_the_end_of_the_grid_is_said(recwarn: pytest.WarningsRecord
 
 @pytest.mark.parametrize("held_out", [(4, 5), (5, 4), (0, 0)])
 def test_nothing_is_changed_with_fewer_samples_than_a_choice_needs(held_out: tuple[int, int]) -> None:
-    calibration = calibration_of("fedcbdr+calibrate", linear_deltas=[0, 1], negative=False, least=5)
+    calibration = calibration_of("fedcbdr+calibrate", linear_deltas=[0, 1], negative=False, least=5, rule="accuracy")
     reply = {"right": torch.tensor([[[0, 0], [4, 4]]]), "held_out": torch.tensor(held_out)}
     words = f"held out {held_out[0]} samples of old classes and {held_out[1]} of new ones, and 5 of each are needed"
     with pytest.warns(UserWarning, match=words):
@@ -243,12 +243,13 @@ def test_the_same_run_gives_three_figures(tmp_path: Path) -> None:
     assert progress.tables[0].variants.keys() == {"before calibration"}
 
 
-def test_only_counts_leave_a_client(tmp_path: Path) -> None:
-    _, _, result = run(tmp_path / "run", "fedcbdr+feat+calibrate")
+@pytest.mark.parametrize(("rule", "entry"), [("accuracy", "right"), ("likelihood", "held_out_loss")])
+def test_only_sums_leave_a_client(tmp_path: Path, rule: str, entry: str) -> None:
+    _, _, result = run(tmp_path / "run", "fedcbdr+feat+calibrate", calibrate={"rule": rule})
     up = {k: v for k, v in result["traffic"].items() if k.startswith("up/count_held_out/")}
     grid = 6 * (17 + 16)
-    assert up["up/count_held_out/right"] % (grid * 2 * 4) == 0
-    assert set(up) == {"up/count_held_out/right", "up/count_held_out/held_out"}
+    assert up[f"up/count_held_out/{entry}"] % (grid * 2 * 4) == 0
+    assert set(up) == {f"up/count_held_out/{entry}", "up/count_held_out/held_out"}
 
 
 def test_without_held_out_samples_the_papers_correction_is_used(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ RECIPE: Mapping[str, Any] = {
     "model": {"init": "pytorch"},
     "feat": {"logits": "cosine", "egc": {"prior_order": "kept"}},
     "fedcbdr": {"mode": "class_quota", "scale_logits": False},
-    "calibrate": {"held_out": 0.05, "redraw": True, "negative": False, "least": 1},
+    "calibrate": {"held_out": 0.05, "redraw": True, "negative": False, "least": 1, "rule": "accuracy"},
 }
 # The released program draws the partition of every task from the same state, a constant whatever the run's seed: each
 # client keeps its place in the skew. Its class order follows the run's seed (order_seed = "run"); here one order serves

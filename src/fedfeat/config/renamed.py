@@ -20,6 +20,7 @@ BEFORE: Mapping[str, Any] = {
     "calibrate.redraw": True,
     "calibrate.negative": False,
     "calibrate.least": 1,
+    "calibrate.rule": "accuracy",
 }
 
 

@@ -1,10 +1,10 @@
 r"""Calibrated correction: the strength of EGC, and an offset on new classes, chosen on held-out exemplars.
 
 EGC measures its prior on exemplars the model has memorised, so it tends to push too hard. Here every client sets a
-few samples aside during a task; after the last round it counts, for each pair of strengths on a grid, how many of
-them the global model gets right. The server adds the tables up and takes the best pair. A linear head has no gate:
-there only the offset is chosen. An offset may be negative, for a model that favours old classes. No correction is
-always among the pairs, so nothing is applied that does not gain on the held-out samples.
+few samples aside for good; after the last round it adds up, for each pair of strengths on a grid, the global model's
+cross-entropy on them. The server adds the tables up and takes the best pair. A linear head has no gate: there only the
+offset is chosen. An offset may be negative, for a model that favours old classes. No correction is always among the
+pairs, so nothing is applied that does not gain on the held-out samples.
 
 Objective:
     Training as the base has it, without the held-out samples. With $z$ the cosines (ETF) or logits (linear head)
@@ -16,23 +16,25 @@ Objective:
     $$
 
     Without EGC $\gamma = 0$. Where FedCBDR's loss divides logits by temperatures, both are divided first. The pair is
-    chosen on held-out samples, with $a$ the accuracy on old or new classes:
+    chosen on held-out samples, with $\ell$ the mean cross-entropy of $s\,z(\gamma, \delta)$ on those of old or new
+    classes:
 
     $$
-    \max_{\gamma, \delta} \; \frac{C_{\mathrm{old}}\,a_{\mathrm{old}}(\gamma, \delta) +
-    C_{\mathrm{new}}\,a_{\mathrm{new}}(\gamma, \delta)}{C}
+    \min_{\gamma, \delta} \; \frac{C_{\mathrm{old}}\,\ell_{\mathrm{old}}(\gamma, \delta) +
+    C_{\mathrm{new}}\,\ell_{\mathrm{new}}(\gamma, \delta)}{C}
     $$
+
+    $s$ brings logits to the units of training: the scale of cosines or the length of the feature for an ETF, 1 for a
+    linear head. With `rule = "accuracy"` the accuracy takes the place of $\ell$ and is maximised.
 
     Among equals the weakest is taken, by $\gamma + |\delta| / |\delta|_{\max}$: no correction, if it is one of them.
-    With `rule = "likelihood"` the mean cross-entropy of $s\,z(\gamma, \delta)$ on old and new held-out samples takes
-    the place of $a$ and is minimised; $s$ brings logits to the units of training (the scale of cosines or the length
-    of the feature for an ETF, 1 for a linear head). With fewer than `least` held-out samples of old or of new classes
-    nothing is chosen, and predictions are those of the method without `calibrate`.
+    With fewer than `least` held-out samples of old or of new classes nothing is chosen, and predictions are those of
+    the method without `calibrate`.
 
 Deviations:
     - This is not a published method. BiC (Wu et al., Large Scale Incremental Learning, CVPR 2019) fits a scale and an
       offset for new classes on held-out exemplars in one place. Here a grid takes the place of the fit, so that
-      clients send nothing but counts, and the scale is that of EGC's gate.
+      clients send nothing but sums, and the scale is that of EGC's gate.
 
 Run:
     fedcbdr+feat+calibrate --set scenario.budget=100
@@ -75,11 +77,11 @@ class CalibrateSettings(Settings):
         "hold other exemplars out in every task, which were trained on before; false holds the same ones out for good",
     )
     least: int = setting(
-        10, "held-out samples of old classes, and of new ones, that a choice needs; with fewer nothing changes", ge=1
+        2, "held-out samples of old classes, and of new ones, that a choice needs; with fewer nothing changes", ge=1
     )
     rule: Rule = setting(
-        "accuracy",
-        "what decides on the held-out samples: how many are right, or their cross-entropy in the units of training",
+        "likelihood",
+        "what decides on the held-out samples: their cross-entropy in the units of training, or how many are right",
     )
     gammas: tuple[float, ...] = setting((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), "strengths of the gate to try", min_length=1)
     deltas: tuple[float, ...] = setting(
@@ -121,6 +123,7 @@ class CalibratedPrediction(Prediction):
             ("G", "D", 2),
             kind="count",
             when=lambda settings: settings.rule == "accuracy",
+            remark='with `rule = "accuracy"`, in place of `held_out_loss`',
         ),
         Sent(
             "up/count_held_out/held_out_loss",
@@ -128,7 +131,6 @@ class CalibratedPrediction(Prediction):
             ("G", "D", 2),
             low=0.0,
             when=lambda settings: settings.rule == "likelihood",
-            remark='with `rule = "likelihood"`, in place of `right`',
         ),
         Sent("up/count_held_out/held_out", "how many samples were held out, old and new", (2,), kind="count"),
         Sent("down/count_held_out/*", "each number that the server keeps, such as EGC's priors"),
@@ -137,7 +139,7 @@ class CalibratedPrediction(Prediction):
     examples=("fedcbdr+feat+calibrate", "fedcbdr+calibrate", "refed+feat+calibrate"),
 )
 def calibrate(method: Method, settings: CalibrateSettings) -> Method:
-    """Choose the strength of the correction on held-out exemplars, from counts that clients send."""
+    """Choose the strength of the correction on held-out exemplars, from sums that clients send."""
     if method.replay is None:
         raise ConfigError(
             f"method: calibrate judges by held-out exemplars, and {method.name!r} keeps none; "
@@ -176,7 +178,7 @@ class Calibration(TaskEndStep):
         return {"count_held_out": self.count_held_out}
 
     def count_held_out(self, client: Client, request: Payload) -> Payload:
-        """Client: two counts (or sums of losses) per grid point and two totals; no image, feature or label leaves."""
+        """Client: two sums (or counts) per grid point and two totals; no image, feature or label leaves."""
         held_out = client.held_out
         if len(held_out) == 0:
             return {}
