@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"fedfeat": ROOT / "src", "fedfeat_reproduction": ROOT / "reproduction"}
 SHORT = ["method=finetune", "scenario.tasks=2", "scenario.clients=2", "train.rounds=1", "train.local_epochs=1"]
@@ -45,8 +47,6 @@ for name, arguments in commands.items():
             code = end.code or 0
     found[name] = (code, out.getvalue(), err.getvalue())
 import fedfeat, fedfeat_reproduction
-
-pytestmark = pytest.mark.processes
 assert all(package.__file__.startswith(site) for package in (fedfeat, fedfeat_reproduction))
 json.dump(found, sys.stdout)
 """
