@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +16,9 @@ import tomli_w
 from PIL import Image
 
 from fedfeat import cli
+from fedfeat.config import load_config
 from fedfeat.core.files import DiskError, write_atomically
+from fedfeat.runs.experiment import Experiment
 from toy import toy_images, toy_table, write_toy
 
 CodeAndText = tuple[int, str]
@@ -141,6 +144,26 @@ def test_groups_of_an_odd_width(fedfeat: Callable[..., CodeAndText], toy: Path, 
     settings = ("--set", "model.norm=group", "--set", "model.width=9", "--out", tmp_path / "run")
     assert_one_sentence(fedfeat("run", toy, *settings), "model.width", "even", "got 9", "take 10")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_of_one_image_that_cannot_be_normalised_is_told_before(
+    fedfeat: Callable[..., CodeAndText], toy: Path, tmp_path: Path
+) -> None:
+    images = np.zeros((36, 8, 8, 1), dtype=np.uint8)  # eight pixels are one after resnet18's three strides
+    labels = np.repeat(np.arange(4), 9)
+    np.savez(tmp_path / "few.npz", x=images, y=labels, xt=images, yt=labels)
+    sets = [f"data.path={tmp_path / 'few.npz'}", "model.name=resnet18", "method=finetune", "scenario.partition=iid"]
+    sets += ["scenario.tasks=2", "scenario.clients=2", "train.batch=8"]
+    words = [word for setting in sets for word in ("--set", setting)]
+    code, text = fedfeat("run", toy, *words, "--out", tmp_path / "run")
+    warned, _, said = text.partition("error: ")
+    assert warned.startswith("warning: train.batch: ")
+    assert "client 0 in task 1 and 3 more; choose another train.batch (now 8), or set model.norm = 'group'\n" in warned
+    assert_one_sentence((code, f"error: {said}"), "train.batch: a batch of one image", "model.norm = 'group'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for setting in ("train.batch=9", "model.norm=group"):
+            Experiment(load_config(toy, [*sets, setting]))
 
 
 def test_bad_data(fedfeat: Callable[..., CodeAndText], toy: Path, tmp_path: Path) -> None:

@@ -152,3 +152,10 @@ def test_group_norm_keeps_no_running_statistics():
     network = build_network(ModelSettings(norm="group", width=8), (8, 8, 1), linear_head, seed=0, num_classes=10)
     assert running_values(network) == 0
     assert network(torch.zeros(1, 1, 8, 8)).features.shape == (1, 16)
+
+
+@pytest.mark.parametrize("pixels", [8, 9, 33, 64])
+def test_the_size_of_the_last_feature_map_is_known_without_an_image(pixels):
+    for backbone in (ResNet18(1), ResNet18(1, wide_stem=True), SmallCNN(1, width=4)):
+        maps = backbone.eval().maps(torch.zeros(1, 1, pixels, pixels))
+        assert maps.shape[2:] == (backbone.map_size(pixels),) * 2

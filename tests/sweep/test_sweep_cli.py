@@ -52,7 +52,7 @@ def test_a_failure_is_reported_and_the_table_has_the_rest(sweep_file: Path, toy_
     assert done.output.count("failed: ") == 4
     assert "gone.npz" in done.output
     assert "4 done now, 4 failed" in done.output
-    assert "4 of 8 runs failed; the same command runs them again, and they will fail again until" in done.output
+    assert "4 of 8 runs failed; they will fail again until what was said above is changed" in done.output
     assert (tmp_path / "out" / "table.csv").read_text().count("\n") == 3
 
 

@@ -128,9 +128,10 @@ def exit_if_failed(outcomes: Sequence[RunOutcome], console: Console) -> None:
     lasting = sum(outcome.lasting for outcome in outcomes)
     if failed:
         again = "the same command runs them again"
-        if lasting:
-            which = "they" if lasting == failed else f"{lasting} of them"
-            again += f", and {which} will fail again until what was said above is changed"
+        if lasting == failed:
+            again = "they will fail again until what was said above is changed"
+        elif lasting:
+            again += f", but {lasting} of them will fail until what was said above is changed"
         console.print(f"{failed} of {len(outcomes)} runs failed; {again}", style="red")
         raise typer.Exit(1)
 

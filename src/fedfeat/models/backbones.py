@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedfeat.core.errors import ConfigError
+
 Norm = Literal["batch", "group"]
 
 
@@ -34,6 +36,11 @@ class BatchNorm(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised activation."""
         if (kernel := self.usable_kernel()) is None:
+            if self.training and x.numel() == x.shape[1]:
+                raise ConfigError(
+                    "train.batch: a batch of one image has no variance for BatchNorm where the feature map is 1 x 1; "
+                    "choose another train.batch, or set model.norm = 'group'"
+                )
             return super().forward(x)
         return kernel(self, x, None, step=1, relu=False).whole
 
@@ -128,6 +135,12 @@ class ResNet18(nn.Module):
             inputs = width
         self.stages = nn.Sequential(*stages)
 
+    def map_size(self, pixels: int) -> int:
+        """Return the height of the last feature map for images of some height, or the width alike."""
+        for _ in range(3 if isinstance(self.shrink, nn.Identity) else 5):
+            pixels = (pixels + 1) // 2
+        return pixels
+
     def forward(self, x: Tensor) -> Tensor:
         """Return globally average-pooled features."""
         return pool(self.maps(x))
@@ -169,6 +182,10 @@ class SmallCNN(nn.Module):
         self.layers = nn.ModuleList(
             nn.Sequential(nn.Conv2d(a, b, 3, 1, 1, bias=False), make_norm(norm, b)) for a, b in shapes
         )
+
+    def map_size(self, pixels: int) -> int:
+        """Return the height of the last feature map for images of some height, or the width alike."""
+        return pixels // 2
 
     def forward(self, x: Tensor) -> Tensor:
         """Return globally average-pooled features."""

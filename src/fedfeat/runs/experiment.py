@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,29 @@ class Experiment:
                 f"method: the ETF head of {config.method!r} needs at least as many feature dimensions as classes, "
                 f"and this model has {dim} for {self.dataset.num_classes} classes; raise model.width or take resnet18"
             )
+        self._warn_of_single_images()
+
+    def _warn_of_single_images(self) -> None:
+        """Say which clients may meet a batch that BatchNorm cannot normalise: one image, a feature map of 1 x 1."""
+        batch, backbone = self.config.train.batch, self.engine.network.backbone
+        if self.config.model.norm != "batch" or any(backbone.map_size(s) > 1 for s in self.dataset.image_shape[:2]):
+            return
+        met = [] if self.dataset.private else self._single_images(batch)
+        if met or self.method.replay is not None or self.dataset.private:
+            where = met or ["some client, depending on how many images it keeps"]
+            others = f" and {len(where) - 1} more" if len(where) > 1 else ""
+            warnings.warn(
+                "train.batch: BatchNorm cannot train on a batch of one image where the feature map is 1 x 1, and one "
+                f"may be left over for {where[0]}{others}; choose another "
+                f"train.batch (now {batch}), or set model.norm = 'group'",
+                stacklevel=3,
+            )
+
+    def _single_images(self, batch: int) -> list[str]:
+        """Return the clients whose last batch is one image, if the images of a task are all they train on."""
+        tasks = range(1 if self.method.replay is not None else self.scenario.num_tasks)
+        sizes = [(t, k, len(self.scenario.samples(t, k))) for t in tasks for k in self.scenario.present(t)]
+        return [f"client {k} in task {t + 1}" for t, k, size in sizes if size and size % batch == 1 % batch]
 
     @property
     def notes(self) -> tuple[str, ...]:
