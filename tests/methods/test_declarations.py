@@ -27,6 +27,7 @@ ORDINARY = {
 # Modules that belong to a method outside its folder.
 OF_A_METHOD = {
     "config/presets.py": "named experiments name their methods",
+    "config/recipes.py": "named bundles name the settings of methods",
     "cli/teacher.py": "the command that writes the file of a method's teacher",
     "api.py": "helpers for authors that methods use too",
 }

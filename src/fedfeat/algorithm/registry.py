@@ -34,7 +34,7 @@ class Part:
 
 
 PARTS: dict[str, Part] = {}
-ALIASES = {"fedavg": "finetune"}  # other names of parts; records and folders have the part's own
+ALIASES: dict[str, str] = {}  # other names of parts; records and folders have the part's own
 
 
 def base(
@@ -43,10 +43,12 @@ def base(
     *,
     sends: tuple[Sent, ...] = (),
     prediction: type[Prediction] | None = None,
+    aliases: tuple[str, ...] = (),
 ) -> Callable[[Callable[[Any], Method]], Callable[[Any], Method]]:
     """Register ``function(settings) -> Method`` as a base method that sends certain entries."""
 
     def register(function: Callable[[Any], Method]) -> Callable[[Any], Method]:
+        ALIASES.update(dict.fromkeys(aliases, name))
         PARTS[name] = Part(name, "base", name, settings, function, _summary(function), sends, prediction)
         return function
 
@@ -97,7 +99,7 @@ def declared_labels(spec: str) -> list[str]:
 
 
 def canonical(spec: str) -> str:
-    """Return a method's name without spaces and aliases: ``FedAvg + fedprox`` is ``finetune+fedprox``."""
+    """Return a method's name without spaces and aliases: ``FedAvg + fedprox`` names the base by its alias."""
     names = (name.strip() for name in spec.split("+"))
     return "+".join(name if name in PARTS else ALIASES.get(name.lower(), name) for name in names)
 

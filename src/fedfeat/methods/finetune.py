@@ -36,7 +36,7 @@ class FinetuneSettings(Settings):
     )
 
 
-@base("finetune", FinetuneSettings)
+@base("finetune", FinetuneSettings, aliases=("fedavg",))
 def finetune(settings: FinetuneSettings) -> Method:
     """FedAvg on each task's data alone: what forgetting looks like."""
     return Method("finetune", loss=CROSS_ENTROPY if settings.softmax == "all" else NEW_CLASS_CROSS_ENTROPY)
