@@ -88,7 +88,7 @@ FAULTS = (
     ),
     Fault(
         "an unseeded order of batches",
-        'rng_at(client.seed, "batches", client.task, round, client.id, epoch)',
+        'rng_at(client.seed, "batches", *where)',
         '__import__("numpy").random.default_rng()',
         (CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[finetune]",),
     ),

@@ -20,6 +20,8 @@ from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
 from toy import toy_config, untimed, write_toy
 
+pytestmark = pytest.mark.slow
+
 
 def weights(folder: Path) -> bytes:
     loaded = RunFolder.open(folder).checkpoints.load()

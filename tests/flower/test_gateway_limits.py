@@ -11,6 +11,8 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from gateway_server import HEAD, PASSES, Behind, RunningGateway, served, status_of, with_gateway
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_connection_carries_many_requests_and_so_does_the_one_behind() -> None:
     async def scenario(served: RunningGateway) -> None:

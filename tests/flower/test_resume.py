@@ -26,6 +26,8 @@ from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
 from toy import toy_config, write_toy
 
+pytestmark = pytest.mark.slow
+
 
 def count_work(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int, int, str]]:
     """Note every operation that a client really runs."""

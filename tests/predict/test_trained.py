@@ -40,6 +40,7 @@ def confusion(trained: Trained, experiment: Experiment, correction: str) -> np.n
 
 
 # clip2fl needs a teacher's file, which the tests of that method make.
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [m for m in all_methods() if "clip2fl" not in m])
 def test_every_method_predicts_what_its_run_counted_after_every_task(method: str, tmp_path: Path) -> None:
     experiment, progress = run(tmp_path / "run", method, scenario={"budget": 60})
