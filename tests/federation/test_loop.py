@@ -80,6 +80,24 @@ def test_lowest_train_loss_restores_an_earlier_model_and_the_priors_measured_for
     assert progress.numbers != pytest.approx(rounds[-1])
 
 
+@pytest.mark.parametrize("joined", [1, 3, 9])
+def test_a_task_can_end_with_the_mean_of_its_last_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, joined: int
+) -> None:
+    models: list[torch.Tensor] = []
+
+    def told(*args: Any) -> Any:
+        result = average(*args)
+        models.append(result.weights.clone())
+        return result
+
+    monkeypatch.setattr(fedfeat.federation.loop, "average", told)
+    train = {"rounds": 5, "model_selection": "mean", "mean_rounds": joined}
+    _, progress, result = run(tmp_path / "run", train=train, scenario={"tasks": 2})
+    torch.testing.assert_close(progress.weights, torch.stack(models[5:][-joined:]).mean(dim=0))
+    assert progress.numbers == result["numbers"] == events(tmp_path / "run", "round")[-1]["numbers"]
+
+
 def test_a_round_with_fewer_replies_is_not_the_better_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models: list[torch.Tensor] = []
 

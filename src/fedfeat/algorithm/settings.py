@@ -36,9 +36,12 @@ class TrainSettings(Settings):
     aggregation: Literal["uniform", "samples"] = Field(
         "uniform", description="weight of a client in the average: equal, or by its number of samples"
     )
-    model_selection: Literal["last", "lowest_train_loss"] = Field(
-        "last", description="which round's model a task ends with; never chosen on test data"
+    model_selection: Literal["last", "lowest_train_loss", "mean"] = Field(
+        "last",
+        description="which model a task ends with: that of the last round, of the round with the lowest training "
+        "loss, or the mean of the last rounds; never chosen on test data",
     )
+    mean_rounds: int = Field(10, ge=1, description="rounds at the end of a task that model_selection mean joins")
 
     @model_validator(mode="after")
     def _cosine_goes_down(self) -> TrainSettings:

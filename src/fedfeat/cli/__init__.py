@@ -14,7 +14,7 @@ from typer.main import get_command, get_group
 from fedfeat import __version__
 from fedfeat.core.errors import FedfeatError
 
-CONTINUED = ("resume", "sweep", "compare", "paper")  # the same command again goes on where it was stopped
+CONTINUED = ("resume", "sweep", "queue", "compare", "paper")  # the same command again goes on where it was stopped
 # Where each command is, as module:name below this package, and its line in the help.
 COMMANDS = {
     "run": ("run:run", "Run an experiment."),
@@ -31,6 +31,10 @@ COMMANDS = {
     "sweep": (
         "run:sweep",
         "Run a grid of methods, seeds and settings; what is finished is not run again, a failure stops nothing.",
+    ),
+    "queue": (
+        "queue:queue",
+        "Run a list of experiments in one process, as many as fit into a time; what is finished is not run again.",
     ),
     "predict": (
         "predict:predict",

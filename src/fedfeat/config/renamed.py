@@ -13,6 +13,7 @@ BEFORE: Mapping[str, Any] = {
     "feat.egc.prior_order": "kept",
     "fedcbdr.scale_logits": False,
     "scenario.order_seed": "scenario",
+    "train.mean_rounds": 10,
     "train.milestones": [50, 75],
     "train.paste": 0.0,
     "train.repeat_exemplars": 1,

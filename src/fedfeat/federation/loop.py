@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from fedfeat.algorithm.engine import Engine
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.server import Server
@@ -175,6 +177,16 @@ class Federation:
             now.best_numbers = dict(now.numbers)  # what was known before is of another task, with other classes
         for step in self.method.server_steps:
             step.after_round(self._server(), result.replies)
+        self._join_last_rounds()
+
+    def _join_last_rounds(self) -> None:
+        """Take this round's model, running statistics included, into the mean of the task's last ones."""
+        now, train = self.progress, self.config.train
+        number = now.round + 1 - max(train.rounds - train.mean_rounds, 0)  # of this model among those that are joined
+        if train.model_selection != "mean" or number < 1:
+            return
+        earlier = now.weights if now.best_weights is None else now.best_weights
+        now.best_weights, now.best_numbers = torch.lerp(earlier, now.weights, 1 / number), dict(now.numbers)
 
     def _server(self) -> Server:
         seen = self.engine.seen

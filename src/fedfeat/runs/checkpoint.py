@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import shutil
 import warnings
 from collections.abc import Iterable, Mapping
@@ -62,7 +63,7 @@ class CheckpointFolder:
             "delivered": {name: sorted(clients) for name, clients in progress.delivered.items()},
             "variants": list(progress.tables[-1].variants) if progress.tables else [],
             "traffic": dict(progress.traffic.counts),
-            "best_loss": None if progress.best_weights is None else progress.best_loss,
+            "best_loss": progress.best_loss if math.isfinite(progress.best_loss) else None,
             "best_numbers": progress.best_numbers,
             "images_trained": progress.images_trained,
             "seconds": progress.seconds,

@@ -19,6 +19,8 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import IO, Any, cast
 
+import torch
+
 from fedfeat.config import make_config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.sweep.planned import Event, Planned, RunOutcome, RunPool, Watch, attempt
@@ -31,6 +33,7 @@ def in_turn(runs: Sequence[Planned], watch: Watch) -> Iterator[RunOutcome]:
     for run in runs:
         yield attempt(run, (_listener(run, watch),))
         gc.collect()  # what the engine held on its device goes before the next one asks for room
+        torch.cuda.empty_cache()  # nothing where no GPU was used
 
 
 def _listener(run: Planned, watch: Watch) -> Callable[[Event], None]:

@@ -1,0 +1,101 @@
+"""``fedfeat queue``: runs in the order of their value, one after another in one process, as many as fit into a time."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from fedfeat.cli.progress import SweepProgress, console, exit_if_failed
+from fedfeat.cli.run import changes
+from fedfeat.config import load_config
+from fedfeat.core.errors import ConfigError
+from fedfeat.runs.identity import folder_name, tell_apart
+from fedfeat.runs.sweep import Planned, RunOutcome, finish_planned, plan
+from fedfeat.runs.sweep.planned import stored
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A run, and the seconds it may take."""
+
+    seconds: float
+    run: Planned
+
+
+def queue(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a line per run: its seconds, then 'run CONFIG ...'")],
+    limit: Annotated[float, typer.Option(help="seconds in all; a run that no longer fits is left for later")] = 1e9,
+    out: Annotated[Path, typer.Option(help="folder of the runs")] = Path("runs/queue"),
+    results: Annotated[Path, typer.Option(help="folder of records; what has one is not run")] = Path("results"),
+) -> None:
+    """Run a list of experiments in one process; what is finished or recorded is left out, a failure stops nothing."""
+    began = time.monotonic()
+    entries = [entry for entry in read_queue(file, out) if not (results / _record(entry.run)).is_file()]
+    names = tell_apart([entry.run.config for entry in entries])
+    outcomes: list[RunOutcome] = []
+    left = 0
+    with SweepProgress(console, {e.run.path: n for e, n in zip(entries, names, strict=True)}) as progress:
+        for entry in entries:
+            remaining = limit - (time.monotonic() - began)
+            if remaining < entry.seconds and stored(entry.run) is None:
+                left += 1
+                console.print(f"left for later, {remaining:.0f} s remain: {entry.run.path.name}", style="dim")
+            else:
+                outcomes += finish_planned([entry.run], watch=progress)
+    console.print(", ".join([progress.summary(), *([f"{left} left for later"] if left else [])]))
+    exit_if_failed(outcomes, console)
+
+
+def _record(run: Planned) -> str:
+    """Return the name of a run's record; models that were kept make no other record."""
+    config = run.config
+    return f"{folder_name(config.model_copy(update={'run': type(config.run)()}))}.json"
+
+
+def read_queue(path: Path, out: Path) -> list[Queued]:
+    """Read a queue and check every line of it before anything runs."""
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file; give a text file with a line per run, such as '90 run cifar10-5'")
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        words = shlex.split(line, comments=True)
+        if words:
+            found.append(_entry(words, f"{path}, line {number}", out))
+    return found
+
+
+def _entry(words: list[str], where: str, out: Path) -> Queued:
+    try:
+        seconds = float(words[0])
+    except ValueError:
+        raise ConfigError(f"{where}: expected the seconds that a run may take, got {words[0]!r}") from None
+    parser = _Parser(where)
+    parser.add_argument("command", choices=["run"])
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--recipe")
+    parser.add_argument("--set", action="append")
+    parser.add_argument("--plugin", action="append", type=Path)
+    given = parser.parse_args(words[1:])
+    try:
+        config = load_config(given.config, changes(given.recipe, given.set), given.plugin or ())
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from None
+    return Queued(seconds, *plan([config], out))
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reads the options of one line; a mistake is one sentence."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(add_help=False, allow_abbrev=False)
+        self.where = where
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse the line."""
+        raise ConfigError(f"{self.where}: {message}; write a line such as '90 run cifar10-5 --set train.rounds=40'")
