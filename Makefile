@@ -60,7 +60,7 @@ docs: $(STAMP)
 	@echo "open site/index.html"
 
 chaos: $(STAMP)
-	$(BIN)/pytest -m chaos tests/flower
+	$(BIN)/pytest -m chaos tests/engines/flower
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from fedfeat.runs.experiment import resume
 from toy import toy_table, write_toy
 
 pytestmark = [
@@ -58,7 +59,7 @@ def test_a_stopped_run_names_the_command_that_continues_it(toy: Path) -> None:
     begun = _lines(out)
     assert stop(["resume", out], out, begun + 5) == said
     assert not (out / "result.json").exists()
-    subprocess.run([sys.executable, "-m", "fedfeat", "resume", str(out)], check=True, capture_output=True)
+    resume(out)
     assert (out / "result.json").is_file()
 
 

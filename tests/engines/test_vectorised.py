@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from simulated_gpu import simulate
 from torch import Tensor, nn
 
 from fedfeat.algorithm.step import LossTerm
@@ -23,6 +22,7 @@ from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
+from simulated_gpu import simulate
 from toy import scenario_from, toy_config, toy_dataset
 
 TOLERANCE = 1e-4

@@ -95,7 +95,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     write_cache(path, TeacherCache(text[dataset.train_labels], text, dataset.class_names, None, "toy"))
     return {
         "scenario": {"tasks": 2},
-        "train": {"rounds": 1, "local_epochs": 1},
+        "train": {"rounds": 1, "local_epochs": 1, "batch": 24},
         "clip2fl": {"teacher": {"backend": "cache", "path": str(path)}, "repeats": 1},
         "fedfsa": {"server_epochs": 1},
     }

@@ -131,7 +131,7 @@ def test_the_page_follows_a_real_run_in_another_process(visit: Visit, tmp_path: 
     folder = tmp_path / "runs" / "one"
     command, address = watch(tmp_path / "runs")
     # Many rounds: a page that looks once a second has to find it at work.
-    settings = ("method=fedcbdr+feat", "train.rounds=20", "train.local_epochs=1", "scenario.tasks=3")
+    settings = ("method=fedcbdr+feat", "train.rounds=8", "train.local_epochs=1", "scenario.tasks=3")
     running = None
     run = [*PYTHON, "run", "digits", *(f"--set={s}" for s in settings), "--out", str(folder)]
     try:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
-from fedfeat.cli import app, predict
+from fedfeat.cli import app, main, predict
 from fedfeat.config import make_config
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment
@@ -102,7 +100,6 @@ def test_a_bad_picture_is_named_and_the_others_go_on(place: Path, tmp_path: Path
     assert "not an image" in only_bad.output
 
 
-@pytest.mark.processes
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -115,13 +112,22 @@ def test_a_bad_picture_is_named_and_the_others_go_on(place: Path, tmp_path: Path
         (["export", "{run}", "--out", "{empty}", "--format", "torchscript"], "expected a file to write, got a folder"),
     ],
 )
-def test_mistakes_are_one_sentence(arguments: list[str], words: str, place: Path, tmp_path: Path) -> None:
+def test_mistakes_are_one_sentence(
+    arguments: list[str],
+    words: str,
+    place: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     paths = {"run": place / "run", "pictures": place / "pictures", "empty": tmp_path}
-    command = [sys.executable, "-m", "fedfeat", *(a.format(**paths) for a in arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "200"}, check=False)
-    assert done.returncode == 2, done.stderr
-    assert words in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    monkeypatch.setattr(sys, "argv", ["fedfeat", *(a.format(**paths) for a in arguments)])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    said = capsys.readouterr().err
+    assert stop.value.code == 2, said
+    assert words in said
+    assert len(said.strip().splitlines()) == 1
 
 
 def test_export_says_what_it_wrote(place: Path, tmp_path: Path) -> None:

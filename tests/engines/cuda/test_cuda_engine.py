@@ -14,7 +14,6 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from simulated_gpu import simulate
 
 from fedfeat.config import Config, make_config
 from fedfeat.core.errors import ConfigError
@@ -31,6 +30,7 @@ from fedfeat.methods.fedlwf import PreviousModel
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
 from gpu import GpuBench
+from simulated_gpu import simulate
 from toy import toy_config, toy_dataset
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("cuda-engine")]

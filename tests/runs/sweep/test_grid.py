@@ -13,7 +13,7 @@ from fedfeat.core.errors import ConfigError
 from fedfeat.runs.identity import identity
 from fedfeat.runs.sweep.grid import load_sweep
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def write(folder: Path, text: str) -> Path:

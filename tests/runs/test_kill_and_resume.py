@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tomli_w
 
+from fedfeat.config import load_config
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment, resume, start
@@ -41,21 +42,13 @@ def config(tmp_path: Path) -> Path:
 
 @pytest.mark.processes
 def test_kill_minus_nine_at_several_moments(config: Path, tmp_path: Path) -> None:
-    whole = tmp_path / "whole"
-    subprocess.run(fedfeat("run", config, "--out", whole), check=True, capture_output=True)
-    cut = tmp_path / "cut"
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    start(load_config(config), whole)
     command = fedfeat("run", config, "--out", cut)
-    kills = 0
-    for lines in (3, 20, 40, 10_000):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        while process.poll() is None and _lines(cut / "events.jsonl") < lines:
-            time.sleep(0.01)
-        if process.poll() is None:
-            os.kill(process.pid, signal.SIGKILL)
-            kills += 1
-        process.communicate()
+    for lines in (3, 30):
+        kill_after(lines, command, cut)
         command = fedfeat("resume", cut)
-    assert kills >= 2, "the run was over before it could be killed"
+    resume(cut)
     results = [json.loads((folder / "result.json").read_text()) for folder in (whole, cut)]
     assert untimed(results[0]) == untimed(results[1])
     assert weights(whole) == weights(cut)
@@ -84,6 +77,16 @@ def test_a_selection_that_draws_by_round_is_the_same_after_a_resume(tmp_path: Pa
     assert weights(tmp_path / "whole") == weights(tmp_path / "cut")
 
 
+def kill_after(lines: int, command: list[str], folder: Path) -> None:
+    """Start a run in a process of its own and kill it once it has written so many events."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    while process.poll() is None and _lines(folder / "events.jsonl") < lines:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL, "the run was over before it could be killed"
+    assert not (folder / "result.json").exists()
+
+
 def _lines(path: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
@@ -97,6 +100,8 @@ def test_cifar10_with_resnet18_killed_and_resumed(tmp_path: Path) -> None:
         pytest.skip("set FEDFEAT_DATA to a folder that holds cifar10")
     sets = [f"data.path={_some_of_cifar10(tmp_path / 'some.npz')}", "data.name=npz", "data.augment=crop-flip"]
     sets += [
+        "engine.device=cpu",
+        "engine.threads=1",
         "scenario.tasks=2",
         "scenario.clients=3",
         "scenario.budget=12",
@@ -107,14 +112,9 @@ def test_cifar10_with_resnet18_killed_and_resumed(tmp_path: Path) -> None:
     sets += ["run.checkpoint_seconds=0", "feat.logits=cosine"]
     options = [o for s in sets for o in ("--set", s)]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    subprocess.run(fedfeat("run", "cifar10-5", *options, "--out", whole), check=True, capture_output=True)
-    process = subprocess.Popen(fedfeat("run", "cifar10-5", *options, "--out", cut), stdout=subprocess.DEVNULL)
-    while process.poll() is None and _lines(cut / "events.jsonl") < 3:  # the first task is done
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    assert not (cut / "result.json").exists()
-    subprocess.run(fedfeat("resume", cut), check=True, capture_output=True)
+    start(load_config(Path("cifar10-5"), sets), whole)
+    kill_after(3, fedfeat("run", "cifar10-5", *options, "--out", cut), cut)  # the first task is done
+    resume(cut)
     results = [json.loads((folder / "result.json").read_text()) for folder in (whole, cut)]
     assert untimed(results[0]) == untimed(results[1])
     assert weights(whole) == weights(cut)

@@ -98,7 +98,7 @@ def digests() -> list[str]:
 
 @pytest.mark.processes
 def test_another_process_gets_the_same_bytes():
-    folders = Path(__file__).parents[2] / "src", Path(__file__).parent
+    folders = Path(__file__).parents[3] / "src", Path(__file__).parent
     other = subprocess.run(
         [sys.executable, "-c", "from test_text_encoders import digests; print(digests())"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders)), "PYTHONHASHSEED": "1"},
