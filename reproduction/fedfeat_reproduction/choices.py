@@ -40,6 +40,16 @@ EARLIER_RECIPE: Mapping[str, Any] = {
     },
 }
 
+# The library's defaults, where the cells still have the values of their recorded runs.
+DEFAULTS: Mapping[str, Any] = {
+    "calibrate.least": 2,
+    "calibrate.negative": True,
+    "calibrate.redraw": False,
+    "calibrate.rule": "likelihood",
+    "feat.egc.prior_order": "shuffled",
+    "fedcbdr.scale_logits": True,
+}
+
 
 @dataclass(frozen=True)
 class OpenChoice:

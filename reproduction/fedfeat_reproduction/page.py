@@ -16,7 +16,7 @@ from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
 from fedfeat.report.tables import markdown_table
 from fedfeat_reproduction import choices, effects, render
-from fedfeat_reproduction.choices import CHOICES, OpenChoice, Variation
+from fedfeat_reproduction.choices import CHOICES, DEFAULTS, OpenChoice, Variation
 from fedfeat_reproduction.records import Record, read_records
 from fedfeat_reproduction.results import OTHER_FORMS, RecordIndex, TableRow, other_forms, with_other_forms
 from fedfeat_reproduction.sources import CALIBRATE, PredictionName
@@ -43,6 +43,7 @@ def render_page(records: Sequence[Record], small: effects.MeasuredChoices | None
     index = RecordIndex(records)
     parts = [read_readings()[PAGE]["head"], *_summary(index)]
     parts += [_table_section(table, index) for table in TABLES.values()]
+    parts.append(read_readings()[PAGE]["questions"].lstrip("\n"))
     return "\n".join([*parts, _choices_section(index.records, small), _runs_section(index.records)])
 
 
@@ -183,11 +184,11 @@ def _variation_cells(variation: Variation) -> list[str]:
 
 
 def changes_text(changes: Mapping[str, Any], cell: Cell, method: str) -> str:
-    """Return changed settings as a list, in which those of the first runs have one name."""
-    earlier = choices.earlier_changes(cell, method)
+    """Return changed settings as a list, in which those of the first runs and today's defaults have one name."""
     told = []
-    if len(earlier) > 1 and earlier.items() <= changes.items():
-        told, changes = ["the earlier settings"], {k: v for k, v in changes.items() if k not in earlier}
+    for name, together in (("the earlier settings", choices.earlier_changes(cell, method)), ("defaults", DEFAULTS)):
+        if len(together) > 1 and together.items() <= changes.items():
+            told, changes = [*told, name], {k: v for k, v in changes.items() if k not in together}
     return ", ".join([*told, *(f"`{key} = {_value_text(value)}`" for key, value in changes.items())])
 
 

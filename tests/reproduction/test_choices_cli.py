@@ -50,7 +50,7 @@ def test_a_choice_is_run_once_shown_and_recorded(elsewhere: Path) -> None:
 def test_other_settings_of_the_same_folder_are_not_shown(elsewhere: Path) -> None:
     assert paper("run", "choices", *SHORT).exit_code == 0
     shown = list(csv.DictReader(paper("show", "choices", "--quick", "--format", "csv").stdout.splitlines()))
-    assert len(shown) == 27
+    assert len(shown) == 31
     assert {row["seeds"] for row in shown} == {"0"}
 
 
@@ -60,7 +60,7 @@ def test_show_says_what_is_left_out_and_list_names_it() -> None:
     assert "feat.egc.prior = mean" in shown.stdout
     assert "no pair of runs yet" in shown.stdout
     line = next(line for line in paper("list").output.splitlines() if line.startswith("choices"))
-    assert line.split()[1:3] == ["29", "0"]
+    assert line.split()[1:3] == ["33", "0"]
 
 
 def test_show_tells_of_pairs_that_share_another_setting(elsewhere: Path, make_record: MakeRecord) -> None:

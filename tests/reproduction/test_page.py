@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from paper_records import MakeRecord
@@ -28,7 +29,7 @@ def test_every_cell_with_a_figure_of_ours_has_a_reading() -> None:
 
 
 def test_readings_are_of_cells_that_exist() -> None:
-    others = {CHOICES: {"effects"}, SUMMARY: {"all"}, PAGE: {"head", "choices", "quick"}}
+    others = {CHOICES: {"effects"}, SUMMARY: {"all"}, PAGE: {"head", "questions", "choices", "quick"}}
     for table, cells in read_readings().items():
         assert set(cells) <= (others.get(table) or {entry.cell.name for entry in TABLES[table].entries})
 
@@ -114,3 +115,16 @@ def test_effects_of_choices_are_on_the_page(make_record: MakeRecord) -> None:
     assert f"| `train.aggregation = samples` | {where}, both with `train.momentum = 0.0` |" in page
     assert "Runs that changed several of these" in page
     assert f"| `data.augment = none`, `train.schedule = constant` | {where} |" in page
+
+
+def test_figures_in_the_answers_are_those_of_records_or_published() -> None:
+    kept = [record for record in read_records(ROOT / "results") if "original pixels" in record.images]
+    known = {e.published.mean for table in TABLES.values() for e in table.entries if e.published is not None}
+    for record in kept:
+        variants = record.accuracy_of_variants.values()
+        curves = (record.accuracy_after_task, record.accuracy_after_task_uncorrected, *variants)
+        known |= {curve[-1] for curve in curves}
+    rows = [line for line in read_readings()["page"]["questions"].splitlines() if line.startswith("| ")]
+    figures = [float(number) for row in rows for number in re.findall(r"(?<![+\d])\d\d\.\d\b", row)]
+    assert len(figures) > 30
+    assert [n for n in figures if not any(abs(n - value) < 0.0501 for value in known)] == []

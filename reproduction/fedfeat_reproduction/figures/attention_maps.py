@@ -106,7 +106,7 @@ def draw(numbers: Numbers) -> Any:
     methods = [m for m in GSA if f"maps {m}" in numbers.arrays]
     images = numbers.arrays["images"]
     with paper_style() as figure_class:
-        height = 0.50 + 0.56 * (1 + len(methods))
+        height = 0.56 + 0.66 * (1 + len(methods))
         figure = figure_class(figsize=(COLUMN, height))
         spec = figure.add_gridspec(
             1 + len(methods),
@@ -115,9 +115,9 @@ def draw(numbers: Numbers) -> Any:
             left=0.1,
             right=0.995,
             top=1 - 0.30 / height,
-            bottom=0.14 / height,
+            bottom=0.24 / height,
             wspace=0.06,
-            hspace=0.3,
+            hspace=0.45,
         )
         for column, image in enumerate(images):
             at = column + (column >= SHOWN)
@@ -151,8 +151,8 @@ def _column(axes: list[Any], image: np.ndarray, maps: list[np.ndarray]) -> None:
 
 def _verdict(axis: Any, row: Row) -> None:
     right = row["predicted"] == row["class"]
-    text = f"{row['confidence']:.2f}" if right else f"{row['confidence']:.2f} ({row['predicted']})"
-    axis.set_xlabel(text, fontsize=6.2, labelpad=1, color=INK if right else MUTED)
+    text = f"{row['confidence']:.2f}" if right else f"{row['confidence']:.2f}\n{row['predicted']}"
+    axis.set_xlabel(text, fontsize=6.2, labelpad=1, linespacing=0.9, color=INK if right else MUTED)
 
 
 def findings(numbers: Numbers) -> list[Finding]:

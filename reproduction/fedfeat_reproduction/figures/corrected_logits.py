@@ -44,15 +44,23 @@ def measure(runs: Sequence[RunOutcome]) -> Numbers:
     """Return four images of earlier classes (first seed), and the removed component's alignments (all seeds)."""
     cases: list[Row] = []
     found: dict[tuple[int, str], list[dict[str, float]]] = {}
+    names: dict[int, set[str]] = {}  # of a class by its number; seeds may have orders of their own
     for run in finished(runs):
         at = model_view(run, TASK)
         change = corrected(at)
         cases = cases or _case_rows(at, change)
         for label in range(at.num_old):
+            names.setdefault(label, set()).add(at.trained.class_names[label])
             for part, means in _alignments(at, change, label).items():
                 found.setdefault((label, part), []).append(means)
     rows: list[Row] = [
-        {"panel": "e", "class": f"class {label + 1}", "part": part, **means_over_seeds(seeds), "seeds": len(seeds)}
+        {
+            "panel": "e",
+            "class": min(names[label]) if len(names[label]) == 1 else f"class {label + 1}",
+            "part": part,
+            **means_over_seeds(seeds),
+            "seeds": len(seeds),
+        }
         for (label, part), seeds in found.items()
     ]
     return Numbers([*cases, *rows])

@@ -19,7 +19,8 @@ from fedfeat.report.figures import drawing
 COLUMN, PAGE = 3.35, 6.95  # inches: one column, and both
 INK, MUTED, GRID, PAPER = "#1a1a1a", "#6b6b6b", "#dcdcdc", "#ffffff"
 TAIL, HEAD = "#0072b2", "#d55e00"  # classes of earlier tasks, classes of the current one
-GSA = ("fedcbdr+etf", "fedcbdr+etf+gsa")  # the fixed classifier without and with GSA: open and filled marks
+# The fixed classifier without and with GSA: open and filled marks. EGC changes no training, so tables share these runs.
+GSA = ("fedcbdr+etf+egc", "fedcbdr+feat")
 GSA_NAMES = {GSA[0]: "without GSA", GSA[1]: "with GSA"}
 FORMATS = ("pdf", "svg", "png")
 DASHES = (0, (3.2, 1.8))

@@ -42,7 +42,7 @@ def queue(
     left = 0
     with SweepProgress(console, {e.run.path: n for e, n in zip(entries, names, strict=True)}) as progress:
         for entry in entries:
-            remaining = limit - (time.monotonic() - began)
+            remaining = max(limit - (time.monotonic() - began), 0.0)
             if remaining < entry.seconds and stored(entry.run) is None:
                 left += 1
                 console.print(f"left for later, {remaining:.0f} s remain: {entry.run.path.name}", style="dim")

@@ -9,7 +9,7 @@ import pytest
 from fedfeat.runs.sweep import RunOutcome, finish
 from toy import toy_config, write_toy
 
-METHODS = ("fedcbdr+etf", "fedcbdr+etf+gsa", "fedcbdr+feat")
+METHODS = ("fedcbdr+etf", "fedcbdr+etf+egc", "fedcbdr+feat")
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def toy_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunOutcome]:
 
 @pytest.fixture(scope="session")
 def gsa_runs(toy_runs: dict[str, RunOutcome]) -> list[RunOutcome]:
-    return [toy_runs[method] for method in METHODS[:2]]
+    return [toy_runs[method] for method in METHODS[1:]]
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def runs_of(toy_runs: dict[str, RunOutcome]) -> MakeRuns:
 
     def make(name: str) -> list[RunOutcome]:
         if name in ("figure-3", "figure-4", "figure-9"):
-            return [toy_runs["fedcbdr+etf"], toy_runs["fedcbdr+etf+gsa"]]
+            return [toy_runs["fedcbdr+etf+egc"], toy_runs["fedcbdr+feat"]]
         if name == "figure-10":
             return [toy_runs["fedcbdr+feat"]]
         configs = FIGURES[name].configs(False, (0, 1))
@@ -106,21 +106,21 @@ def test_methods_differ_without_colour() -> None:
 
 def test_rows_of_figures_from_trained_models(toy_runs: dict[str, RunOutcome], gsa_runs: list[RunOutcome]) -> None:
     alignment = FIGURES["figure-3"].measure(gsa_runs)
-    assert [len(alignment.where(task=t, method="fedcbdr+etf")) for t in (2, 3)] == [4, 6]
-    assert [r["group"] for r in alignment.where(task=3, method="fedcbdr+etf")] == ["tail"] * 4 + ["head"] * 2
+    assert [len(alignment.where(task=t, method="fedcbdr+etf+egc")) for t in (2, 3)] == [4, 6]
+    assert [r["group"] for r in alignment.where(task=3, method="fedcbdr+etf+egc")] == ["tail"] * 4 + ["head"] * 2
     assert all(-1 <= r["lowest_pair"] <= r["alignment"] <= r["highest_pair"] <= 1 for r in alignment.rows)
     drift = FIGURES["figure-4"].measure(gsa_runs)
-    assert [r["class"] for r in drift.where(method="fedcbdr+etf")] == ["all", 1, 2, 3, 4]
-    cloud = drift.arrays["energies fedcbdr+etf"]
+    assert [r["class"] for r in drift.where(method="fedcbdr+etf+egc")] == ["all", 1, 2, 3, 4]
+    cloud = drift.arrays["energies fedcbdr+etf+egc"]
     assert cloud.shape == (4 * 10, 2)
-    (whole,) = drift.where(method="fedcbdr+etf", **{"class": "all"})
+    (whole,) = drift.where(method="fedcbdr+etf+egc", **{"class": "all"})
     assert whole["head_dominated"] == pytest.approx((cloud[:, 0] > cloud[:, 1]).mean())
     maps = FIGURES["figure-9"].measure(gsa_runs)
     assert maps.arrays["images"].shape == (6, 8, 8, 1)
-    assert np.allclose(maps.arrays["maps fedcbdr+etf"].max(axis=(1, 2)), 1)
-    assert [r["group"] for r in maps.where(method="fedcbdr+etf") if "picture" in r] == ["tail"] * 3 + ["head"] * 3
+    assert np.allclose(maps.arrays["maps fedcbdr+etf+egc"].max(axis=(1, 2)), 1)
+    assert [r["group"] for r in maps.where(method="fedcbdr+etf+egc") if "picture" in r] == ["tail"] * 3 + ["head"] * 3
     logits = FIGURES["figure-10"].measure([toy_runs["fedcbdr+feat"]])
-    assert [r["class"] for r in logits.where(panel="e", part="removed")] == ["class 1", "class 2"]
+    assert [r["class"] for r in logits.where(panel="e", part="removed")] == ["2", "1"]
     assert all(r["head"] in (None, pytest.approx(1)) for r in logits.where(part="removed"))
     for panel in set(logits.values("panel")) - {"e"}:
         assert [r["group"] for r in logits.where(panel=panel)] == ["tail"] * 2 + ["head"] * 2

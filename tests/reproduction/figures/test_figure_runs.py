@@ -70,7 +70,7 @@ def test_a_correction_without_its_prior_is_refused(toy_runs: dict[str, RunOutcom
 def test_the_middle_task_of_two_is_the_last(toy_runs: dict[str, RunOutcome], monkeypatch: pytest.MonkeyPatch) -> None:
     views = ClientViews(torch.rand(3, 8, 5), torch.arange(8) % 4, num_old=2, num_classes=4)
     monkeypatch.setattr("fedfeat_reproduction.figures.feature_alignment.client_features", lambda run, task: views)
-    run = toy_runs["fedcbdr+etf"]
+    run = toy_runs["fedcbdr+etf+egc"]
     config = make_config(run.config.to_table(), ["scenario.tasks=2"])
     numbers = FIGURES["figure-3"].measure([RunOutcome(config, run.path, run.result)])
     assert [(row["task"], row["seeds"]) for row in numbers.rows] == [(2, 1)] * 4
