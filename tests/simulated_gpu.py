@@ -108,7 +108,7 @@ class Graph:
         self.leave()
 
     def leave(self) -> None:
-        """ReferenceFunction at the graph's own memory once more."""
+        """Remember the graph's own memory as it is now."""
         self.left = [t.untyped_storage().clone() for t in self.memory]
 
     @torch.no_grad()
@@ -144,8 +144,8 @@ class Recorder(TorchDispatchMode):
         written = self._written(func, args, kwargs)
         for tensor in written:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in self.made:
-                self.touched.setdefault(storage.data_ptr(), (storage, storage.clone()))
+            if storage.data_ptr() not in self.made and storage.data_ptr() not in self.touched:
+                self.touched[storage.data_ptr()] = (storage, storage.clone())
         result = func(*args, **kwargs)
         results = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
         given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
