@@ -73,7 +73,7 @@ def hurt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hurt]:
     faults: dict[int, dict[str, Any]] = {
         0: {"1.2.train": 3.0, "2.1.train": "raise"},
         1: {"1.2.train": 3.0, "2.1.train": "nan"},
-        2: {"1.2.train": 3.0, "2.2.train": 10.0},
+        2: {"1.2.train": 3.0, "2.2.train": 15.0},
     }
     with hurt_federation(toy(folder, "refed+feat"), folder, faults) as hurt:
         yield hurt
@@ -98,7 +98,7 @@ def test_a_superlink_that_is_killed_in_a_round_changes_nothing(hurt: Hurt, tmp_p
 
 
 def test_clients_that_raise_send_nan_or_are_late_are_left_out_of_that_round_only(hurt: Hurt, tmp_path: Path) -> None:
-    few = {"federation": {"deadline": 8.0, "quorum": 0.3}, "scenario": {"tasks": 2}, "train": {"rounds": 3}}
+    few = {"federation": {"deadline": 12.0, "quorum": 0.3}, "scenario": {"tasks": 2}, "train": {"rounds": 3}}
     hurt = again(hurt, tmp_path, "fedcbdr+feat", **few)
     result = hurt.run()
     assert short_of(result) == {
