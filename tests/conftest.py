@@ -4,6 +4,7 @@ Without a GPU, Triton's kernels run in its interpreter, which is slow and exact 
 With ``--processor-time`` a run ends with the processor time of each folder.
 """
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Generator
@@ -21,6 +22,22 @@ settings.register_profile("fedfeat", deadline=None)
 settings.load_profile("fedfeat")
 
 BEFORE = pytest.StashKey[float]()
+
+
+def pytest_collection_finish() -> None:
+    """Leave all that was imported out of later garbage collections, which the library asks for between runs."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries that count what is left at the end would complain
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One worker more than there are cores, since tests of processes and browsers wait much of their time."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -59,7 +59,7 @@ def simulate_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def recorded(executor: Any, *args: Any, **kwargs: Any) -> None:
         if (recorder := Recorder.active) is not None:
-            recorder.launched(launch, executor, args, kwargs)  # as on a card, it runs when it is replayed
+            recorder.launched(launch, executor, args, kwargs)  # as on a GPU, it runs when it is replayed
         else:
             launch(executor, *args, **kwargs)
 
@@ -108,7 +108,7 @@ class Graph:
         self.leave()
 
     def leave(self) -> None:
-        """ReferenceFunction at the graph's own memory once more."""
+        """Remember the graph's own memory as it is now."""
         self.left = [t.untyped_storage().clone() for t in self.memory]
 
     @torch.no_grad()
@@ -116,7 +116,7 @@ class Graph:
         """Run every operation again, on the memory it was recorded with."""
         for tensor, before in zip(self.memory, self.left, strict=True):
             now, then = (torch.tensor([], dtype=torch.uint8).set_(s) for s in (tensor.untyped_storage(), before))
-            if not torch.equal(now, then):  # on a card, another tensor of this graph had it a moment before
+            if not torch.equal(now, then):  # on a GPU, another tensor of this graph had it a moment before
                 raise RuntimeError("a graph's own memory was written from outside, where nothing keeps it")
         for function, args, kwargs, results in self.operations:
             again = [t for t in tree_leaves(function(*args, **kwargs)) if isinstance(t, Tensor)]
@@ -144,8 +144,8 @@ class Recorder(TorchDispatchMode):
         written = self._written(func, args, kwargs)
         for tensor in written:
             storage = tensor.untyped_storage()
-            if storage.data_ptr() not in self.made:
-                self.touched.setdefault(storage.data_ptr(), (storage, storage.clone()))
+            if storage.data_ptr() not in self.made and storage.data_ptr() not in self.touched:
+                self.touched[storage.data_ptr()] = (storage, storage.clone())
         result = func(*args, **kwargs)
         results = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
         given = {t.untyped_storage().data_ptr() for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}

@@ -185,7 +185,7 @@ def _variation_cells(variation: Variation) -> list[str]:
 
 def changes_text(changes: Mapping[str, Any], cell: Cell, method: str) -> str:
     """Return changed settings as a list, in which those of the first runs and today's defaults have one name."""
-    told = []
+    told: list[str] = []
     for name, together in (("the earlier settings", choices.earlier_changes(cell, method)), ("defaults", DEFAULTS)):
         if len(together) > 1 and together.items() <= changes.items():
             told, changes = [*told, name], {k: v for k, v in changes.items() if k not in together}

@@ -157,6 +157,7 @@ def test_full_precision_agrees_with_the_engine_in_process(tmp_path: Path, method
     # Where a maximum is undecided, one rounding parts two runs for good: that is one seed in ten. A mistake parts all.
     for seed in (0, 1):
         changes: dict[str, Any] = {"model": {"name": model}, "train": train, "seed": seed}
+        changes |= {"run": {"checkpoint_seconds": 3600}} if model == "resnet18" else {}
         ours, theirs = (kept(tmp_path, method, engine, **changes) for engine in (CUDA, IN_PROCESS))
         assert isinstance(ours.engine, CudaEngine)
         assert ours.engine.replicas, "nothing was captured in the second task"
@@ -282,7 +283,7 @@ def test_a_borrowed_replica_encodes_with_whatever_model_was_loaded(tmp_path: Pat
         assert torch.allclose(client.encode(chosen), expected, rtol=0.02 if precision == "bf16" else 1e-4)
 
 
-def test_exemplars_are_encoded_before_the_first_visit_ends_and_only_once(
+def test_exemplars_are_encoded_before_the_first_update_ends_and_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story: list[str] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.trained import Trained, load_trained
 from toy import toy_dataset, toy_table
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("export")]  # they share a run
 
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -51,6 +52,11 @@ def trained(folder: Path, method: str, **changes: Any) -> Trained:
     return load_trained(folder)
 
 
+@pytest.fixture(scope="module")
+def replay(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return trained(tmp_path_factory.mktemp("export") / "run", "replay")
+
+
 def assert_same(model: Trained, path: Path, format: str, correction: str) -> None:
     exported = export_model(model, path, format, correction)
     assert exported.difference < 1e-5
@@ -59,23 +65,31 @@ def assert_same(model: Trained, path: Path, format: str, correction: str) -> Non
         logits, probabilities = FORMATS[format].run(path, torch.from_numpy(images))
         torch.testing.assert_close(logits, ours.logits, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(probabilities, ours.probabilities, rtol=1e-4, atol=1e-5)
+    metadata = FORMATS[format].metadata(path)
+    assert json.loads(metadata["class_names"]) == list(model.class_names)
+    assert metadata["correction"] == (exported.correction if correction == "own" else correction)
+    assert "uint8 images [N, 8, 8, 1]" in metadata["input"]
 
 
-@pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize(("method", "settings", "corrections"), SMALL, ids=[row[0] for row in SMALL])
 def test_files_of_small_networks_predict_the_same(
-    method: str, settings: dict[str, Any], corrections: list[str], format: str, tmp_path: Path
+    method: str, settings: dict[str, Any], corrections: list[str], tmp_path: Path
 ) -> None:
     model = trained(tmp_path / "run", method, **settings)
-    for correction in corrections:
-        assert_same(model, tmp_path / f"model-{correction}", format, correction)
-
-
-@pytest.mark.parametrize(("method", "correction"), [("herding+feat", "egc"), ("replay", "none")])
-def test_files_of_resnet18_predict_the_same(method: str, correction: str, tmp_path: Path) -> None:
-    model = trained(tmp_path / "run", method, model={"name": "resnet18"}, train={"rounds": 1, "local_epochs": 1})
+    folder = tmp_path / "deeper"
     for format in FORMATS:
-        assert_same(model, tmp_path / format, format, correction)
+        for correction in corrections:
+            assert_same(model, folder / f"{correction}.{format}", format, correction)
+    assert {p.name for p in folder.iterdir()} == {f"{c}.{f}" for c in corrections for f in FORMATS}
+    logits = [model.predict(DATA.test_images, correction).logits for correction in corrections]
+    assert not any(torch.allclose(*pair) for pair in combinations(logits, 2)), "a correction changes something"
+
+
+def test_files_of_resnet18_predict_the_same(tmp_path: Path) -> None:
+    train, run = {"rounds": 1, "local_epochs": 1, "batch": 24}, {"checkpoint_seconds": 3600}
+    model = trained(tmp_path / "run", "herding+feat", model={"name": "resnet18", "norm": "group"}, train=train, run=run)
+    for format in FORMATS:
+        assert_same(model, tmp_path / format, format, "egc")
         parameters = 4 * sum(p.numel() for p in model.network.parameters())
         assert parameters < (tmp_path / format).stat().st_size < 1.05 * parameters
 
@@ -85,23 +99,6 @@ def test_a_classifier_that_a_server_retrained_is_exported(tmp_path: Path) -> Non
     model = trained(tmp_path / "run", "herding+clip2fl", clip2fl=teacher)
     assert not torch.equal(*(model.predict(DATA.test_images, c).logits for c in ("none", "own")))
     assert_same(model, tmp_path / "model.onnx", "onnx", "own")
-
-
-@pytest.mark.parametrize("format", FORMATS)
-def test_the_correction_is_inside_and_the_file_says_what_it_is(format: str, tmp_path: Path) -> None:
-    model = trained(tmp_path / "run", "herding+feat")
-    images = torch.from_numpy(DATA.test_images)
-    logits = []
-    for correction in ("none", "egc"):
-        path = tmp_path / "deeper" / f"{correction}.model"
-        export_model(model, path, format, correction)
-        logits.append(FORMATS[format].run(path, images)[0])
-        metadata = FORMATS[format].metadata(path)
-        assert json.loads(metadata["class_names"]) == list(model.class_names)
-        assert metadata["correction"] == correction
-        assert "uint8 images [N, 8, 8, 1]" in metadata["input"]
-    assert not torch.allclose(*logits)
-    assert {p.name for p in (tmp_path / "deeper").iterdir()} == {"none.model", "egc.model"}
 
 
 def test_a_file_alone_reaches_the_accuracy_of_the_run(tmp_path: Path) -> None:
@@ -124,9 +121,8 @@ def test_a_file_alone_reaches_the_accuracy_of_the_run(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_a_file_that_differs_is_refused_and_not_left_behind(
-    format: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    format: str, replay: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = trained(tmp_path / "run", "replay")
     forward = PredictionGraph.forward
 
     def wrong(graph: PredictionGraph, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -136,7 +132,7 @@ def test_a_file_that_differs_is_refused_and_not_left_behind(
     monkeypatch.setattr(PredictionGraph, "forward", wrong)
     out = tmp_path / "out"
     with pytest.raises(ExportError, match=r"not written.*differs from ours by 0\.01"):
-        export_model(model, out / "model", format)
+        export_model(replay, out / "model", format)
     assert list(out.iterdir()) == []
 
 
@@ -146,32 +142,29 @@ def branching(network: Network, outputs: Outputs, seen: Seen, known: Known) -> T
 
 
 @pytest.mark.parametrize("format", FORMATS)
-def test_a_prediction_that_cannot_be_exported_is_refused(format: str, tmp_path: Path) -> None:
-    model = trained(tmp_path / "run", "replay")
-    odd = replace(model, method=replace(model.method, predict=branching))
+def test_a_prediction_that_cannot_be_exported_is_refused(format: str, replay: Trained, tmp_path: Path) -> None:
+    odd = replace(replay, method=replace(replay.method, predict=branching))
     with pytest.raises(ExportError, match="--correction none"):
         export_model(odd, tmp_path / "model", format)
     export_model(odd, tmp_path / "model", format, "none")
 
 
-def test_a_folder_in_the_way_is_named_and_left_alone(tmp_path: Path) -> None:
-    model = trained(tmp_path / "run", "replay")
+def test_a_folder_in_the_way_is_named_and_left_alone(replay: Trained, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     with pytest.raises(ExportError, match=r"/model: expected a file to write, got a folder.*/model/model\.pt"):
-        export_model(model, tmp_path / "model", "torchscript")
+        export_model(replay, tmp_path / "model", "torchscript")
     assert list((tmp_path / "model").iterdir()) == []
 
 
-@pytest.mark.parametrize(("name", "kind"), [("model.pt", "torchscript"), ("model.onnx", "onnx")])
-def test_the_command_writes_what_the_name_of_the_file_says(tmp_path: Path, name: str, kind: str) -> None:
+def test_the_command_writes_what_the_name_of_the_file_says(tmp_path: Path) -> None:
     trained(tmp_path / "run", "replay")
-    export(tmp_path / "run", tmp_path / name)
-    assert FORMATS[kind].metadata(tmp_path / name)["method"] == "replay"
+    for name, kind in (("model.pt", "torchscript"), ("model.onnx", "onnx")):
+        export(tmp_path / "run", tmp_path / name)
+        assert FORMATS[kind].metadata(tmp_path / name)["method"] == "replay"
 
 
-def test_unknown_formats_and_corrections_are_refused(tmp_path: Path) -> None:
-    model = trained(tmp_path / "run", "replay")
+def test_unknown_formats_and_corrections_are_refused(replay: Trained, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="did you mean 'onnx'"):
-        export_model(model, tmp_path / "model", "onx")
+        export_model(replay, tmp_path / "model", "onx")
     with pytest.raises(ConfigError, match="has no 'egc'"):
-        export_model(model, tmp_path / "model", "onnx", "egc")
+        export_model(replay, tmp_path / "model", "onnx", "egc")
