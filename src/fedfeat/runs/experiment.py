@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedfeat.data.owned import metadata_only
 from fedfeat.data.settings import OWNED
 from fedfeat.engines.factory import EngineFactory, make_engine
 from fedfeat.federation.evaluation import HELD, SENDS
-from fedfeat.federation.loop import Event, Federation, Listener
+from fedfeat.federation.loop import Event, Federation, Listener, Saver
 from fedfeat.federation.metrics import over_tasks
 from fedfeat.federation.privacy import statement
 from fedfeat.federation.progress import Progress
@@ -197,13 +197,13 @@ class Experiment:
             listener({"event": "end", "folder": str(folder.path), "result": result})
         return result
 
-    def _saver(self, folder: RunFolder) -> Callable[[Progress], None]:
+    def _saver(self, folder: RunFolder) -> Saver:
         last = time.monotonic()
 
-        def save(progress: Progress) -> None:
+        def save(progress: Progress) -> bool:
             nonlocal last
             if not progress.finished and time.monotonic() - last < self.config.run.checkpoint_seconds:
-                return
+                return False
             if progress.finished and self.config.run.keep_models:
                 write_model(folder.path, self.card, progress)
             extra = {
@@ -215,6 +215,7 @@ class Experiment:
             folder.checkpoints.save(progress, self.engine.states, self.engine.touched, extra)
             self.engine.touched.clear()
             last = time.monotonic()
+            return True
 
         return save
 
