@@ -27,6 +27,14 @@ SECONDS_BETWEEN_LINES = 10  # where there is no terminal
 console = Console(highlight=False, soft_wrap=True, markup=False)
 
 
+def experiment_line(event: Event) -> str:
+    """Return what a run is, from its first event."""
+    return (
+        f"{event['method']} on {event['dataset']}: {event['tasks']} tasks x {event['rounds']} rounds, "
+        f"{event['clients']} clients, {event['parameters']:,} backbone parameters, {event['device']}"
+    )
+
+
 class RunProgress:
     """Listens to a run's events and prints them."""
 
@@ -52,10 +60,7 @@ class RunProgress:
         self.rounds, self.tasks = event["rounds"], event["tasks"]
         self.folder = Path(event["folder"])
         at = event["resumed_at"]
-        self.console.print(
-            f"{event['method']} on {event['dataset']}: {self.tasks} tasks x {self.rounds} rounds, "
-            f"{event['clients']} clients, {event['parameters']:,} backbone parameters, {event['device']}"
-        )
+        self.console.print(experiment_line(event))
         for note in (event["aggregation"], *event["notes"]):
             self.console.print(note, style="dim")
         if at:

@@ -154,12 +154,13 @@ class Federation:
             fault = "no reply is left, and those that came had losses or weights that are not finite"
         if fault is None:
             return
-        where = "config.toml" if self.folder is None else self.folder / "config.toml"
-        then = f"continues {self.saved}" if self.saved else "begins anew, since no checkpoint was written yet"
+        switch = "run.stop_on_divergence = false"
+        if self.folder is not None:
+            then = f"continues {self.saved}" if self.saved else "begins anew, since no checkpoint was written yet"
+            switch += f" in {self.folder / 'config.toml'} and resume the run, which {then}"
         raise TrainingDiverged(
             f"training diverged in task {task + 1}, round {round + 1}: {fault}; start a new run with a lower train.lr "
-            f"(now {self.config.train.lr:g}) or a smaller weight of the term, or go on all the same: set "
-            f"run.stop_on_divergence = false in {where} and resume the run, which {then}"
+            f"(now {self.config.train.lr:g}) or a smaller weight of the term, or go on all the same: set {switch}"
         )
 
     def _take(self, result: Average) -> None:

@@ -19,7 +19,7 @@ from fedfeat.config import Config, make_config
 from fedfeat.config.config import read_toml
 from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError, PluginError
-from fedfeat.core.files import disk_errors, json_ready, write_atomically, write_json
+from fedfeat.core.files import disk_errors, json_ready, refuse_unwritable, write_atomically, write_json
 from fedfeat.runs.checkpoint import CheckpointFolder
 
 UNKNOWN = "not recorded"
@@ -39,10 +39,7 @@ class RunFolder:
     def create(cls, path: Path, config: Config, scenario: Mapping[str, Any]) -> RunFolder:
         """Start a folder; one that already holds a run is refused."""
         folder = cls(path)
-        if folder.config_path.exists():
-            raise FedfeatError(
-                f"{path}: already holds a run; continue it with 'fedfeat resume {path}' or choose another --out"
-            )
+        folder.refuse_another()
         write_json(path / "env.json", environment())
         folder.write_scenario(scenario)
         write_atomically(folder.config_path, config.to_toml().encode())
@@ -55,6 +52,15 @@ class RunFolder:
         if not folder.config_path.is_file():
             raise CheckpointError(f"{path}: not a run folder (it has no config.toml); start one with 'fedfeat run'")
         return folder
+
+    def refuse_another(self) -> None:
+        """Refuse a folder that holds a run already, or that cannot be made; nothing is written."""
+        if self.config_path.exists():
+            raise FedfeatError(
+                f"{self.path}: already holds a run; continue it with 'fedfeat resume {self.path}' or choose another "
+                "--out"
+            )
+        refuse_unwritable(self.path)
 
     def write_scenario(self, scenario: Mapping[str, Any]) -> None:
         """Write who sees what."""
