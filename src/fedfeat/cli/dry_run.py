@@ -20,6 +20,7 @@ from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.forecast import DryRuns, Forecast, TaskForecast
 from fedfeat.runs.identity import tell_apart
 from fedfeat.runs.rehearsal import SECONDS
+from fedfeat.runs.remaining import duration
 from fedfeat.runs.sweep import Planned
 from fedfeat.runs.sweep.planned import stored
 from fedfeat.runs.trackers.tracked import absent
@@ -28,10 +29,10 @@ ALL_SECONDS, LEAST_SECONDS = 300.0, 10.0  # for the rehearsals of many runs toge
 NUMBERS = ("rounds", "steps", "trained on", "up", "down", "time")
 SUMMED = ("rounds", "steps", "trained", "up", "down", "seconds")
 WHAT = (
-    "kept: exemplars of earlier tasks; trained on: images, each as often as it is seen; up: to the server; time: from "
-    "training steps measured just now, without loading, checkpoints and reports"
+    "trained on: images, each as often as it is seen; up: to the server; time: from training steps measured just now, "
+    "without loading, checkpoints and reports"
 )
-NOTHING = "nothing was written; without --dry-run it would run"
+NOTHING = "nothing was written"
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def dry_run(config: Config, out: Path | None, console: Console) -> None:
     rows = [_task_row(str(number), task) for number, task in enumerate(found.tasks, 1)]
     rows.append(_task_row("all", found.left()))
     console.print(terminal_table(("task", "clients", "images", "kept", *NUMBERS), rows, 0, collapse_padding=True))
-    console.print(WHAT, style="dim")
+    console.print(f"kept: exemplars of earlier tasks; {WHAT}", style="dim")
     for line in (*_about(found), f"folder: {folder.path} (free)", *_warnings([config])):
         console.print(line)
     console.print(NOTHING, style="bold")
@@ -75,11 +76,14 @@ def dry_run_all(runs: Sequence[Planned], console: Console) -> None:
         sums = {name: sum(getattr(one, name) for one in left) for name in SUMMED}
         rows.append(["all", f"{len(left)} to run", *_cells(**sums)])
     console.print(terminal_table(("run", "state", *NUMBERS), rows, 2, collapse_padding=True))
-    console.print(WHAT, style="dim")
-    notes = dict.fromkeys(
-        f"{run.config.method}: {note}" for run, dry in zip(unique, found, strict=True) for note in dry.notes
-    )
-    for line in (*notes, *_warnings([run.config for run in unique])):
+    console.print(f"{WHAT}, one run after another", style="dim")
+    notes: dict[str, list[str]] = {}  # methods by what is said of them
+    for run, dry in zip(unique, found, strict=True):
+        for note in dry.notes:
+            notes.setdefault(note, []).append(run.config.method)
+    for note, methods in notes.items():
+        console.print(f"{', '.join(dict.fromkeys(methods))}: {note}")
+    for line in _warnings([run.config for run in unique]):
         console.print(line)
     for name, dry in zip(names, found, strict=True):
         if dry.error is not None:
@@ -144,13 +148,3 @@ def in_bytes(size: float) -> str:
         if size >= scale:
             return f"{size / scale:.1f} {unit}"
     return f"{size:.0f} B"
-
-
-def duration(seconds: float) -> str:
-    """Return a time for people: its two largest units."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes, hours = round(seconds / 60), round(seconds / 3600)
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"

@@ -190,8 +190,10 @@ class Experiment:
         if len(progress.weights) == 0:
             folder.append_event(begun)
         where = {"task": progress.task + 1, "round": progress.round} if len(progress.weights) else None
+        images = [len(split.indices) for split in self.scenario.splits]
+        told = {"folder": str(folder.path), "resumed_at": where, "images": images}
         for listener in listeners:
-            listener({**begun, "folder": str(folder.path), "resumed_at": where})
+            listener({**begun, **told})
         federation = Federation(
             self.config,
             self.scenario,

@@ -130,7 +130,7 @@ def declaration(entry: str, sends: list[Sent]) -> Sent | None:
 def _notes(experiment: Experiment, rehearsal: Rehearsal, sends: list[Sent]) -> Iterator[str]:
     done, tasks = len(rehearsal.tasks), experiment.scenario.num_tasks
     if done < tasks or not rehearsal.tasks[-1].whole:
-        how = "" if rehearsal.tasks[-1].whole else ", whose end takes longer than was measured"
+        how = "" if rehearsal.tasks[-1].whole else ", whose end was cut off: bytes and time are at least these"
         yield f"there was time to rehearse {done} of {tasks} tasks; the others are reckoned like the last of these{how}"
     crossed = {entry for task in rehearsal.tasks for entry in task.traffic if not _is_common(entry)}
     loose = sorted(entry for entry in crossed if inexact(entry, declaration(entry, sends)))
