@@ -17,7 +17,7 @@ from fedfeat.core.lock import refuse_locked
 from fedfeat.report.tables import terminal_table
 from fedfeat.runs.experiment import run_folder
 from fedfeat.runs.folder import RunFolder
-from fedfeat.runs.forecast import DryRuns, Forecast, TaskForecast
+from fedfeat.runs.forecast import DryRuns, Forecast, TaskForecast, kind_of
 from fedfeat.runs.identity import tell_apart
 from fedfeat.runs.rehearsal import SECONDS
 from fedfeat.runs.remaining import duration
@@ -49,7 +49,8 @@ def dry_run(config: Config, out: Path | None, console: Console) -> None:
     """Say task by task what one run would do; what is wrong is raised as by the run."""
     folder = RunFolder(run_folder(config, out))
     folder.refuse_another()
-    found = DryRuns().forecast(config)
+    with console.status("every task in small"):
+        found = DryRuns().forecast(config)
     console.print(experiment_line(found.experiment))
     rows = [_task_row(str(number), task) for number, task in enumerate(found.tasks, 1)]
     rows.append(_task_row("all", found.left()))
@@ -64,7 +65,8 @@ def dry_run_all(runs: Sequence[Planned], console: Console) -> None:
     """Say what each planned run would do, and what is finished; end with code 1 where one would fail."""
     unique = list({run.path: run for run in runs}.values())
     names = tell_apart([run.config for run in unique])
-    seconds = max(min(SECONDS, ALL_SECONDS / max(len(unique), 1)), LEAST_SECONDS)
+    kinds = len({kind_of(run.config) for run in unique})
+    seconds = max(min(SECONDS, ALL_SECONDS / max(kinds, 1)), LEAST_SECONDS)
     together, found = DryRuns(seconds), list[DryRun]()
     with console.status("") as status:
         for name, run in zip(names, unique, strict=True):
@@ -77,19 +79,14 @@ def dry_run_all(runs: Sequence[Planned], console: Console) -> None:
         rows.append(["all", f"{len(left)} to run", *_cells(**sums)])
     console.print(terminal_table(("run", "state", *NUMBERS), rows, 2, collapse_padding=True))
     console.print(f"{WHAT}, one run after another", style="dim")
-    notes: dict[str, list[str]] = {}  # methods by what is said of them
-    for run, dry in zip(unique, found, strict=True):
-        for note in dry.notes:
-            notes.setdefault(note, []).append(run.config.method)
-    for note, methods in notes.items():
-        console.print(f"{', '.join(dict.fromkeys(methods))}: {note}")
-    for line in _warnings([run.config for run in unique]):
+    configs = [run.config for run in unique]
+    for line in (*_notes(configs, found), *_warnings(configs)):
         console.print(line)
-    for name, dry in zip(names, found, strict=True):
-        if dry.error is not None:
-            console.print(f"{name}: {dry.error}", style="red")
+    wrong = [f"{name}: {dry.error}" for name, dry in zip(names, found, strict=True) if dry.error is not None]
+    for line in wrong:
+        console.print(line, style="red")
     console.print(NOTHING, style="bold")
-    if any(dry.error is not None for dry in found):
+    if wrong:
         raise typer.Exit(1)
 
 
@@ -114,6 +111,15 @@ def _look_at(run: Planned, together: DryRuns) -> DryRun:
     part = 1.0 if at.finished else at.round / run.config.train.rounds
     state = f"begun, task {at.task + 1} round {at.round}"
     return DryRun(state, found.left(at.task + part), notes=found.notes)
+
+
+def _notes(configs: Sequence[Config], found: Sequence[DryRun]) -> list[str]:
+    """Return what is to be said of some runs, once for all methods that it holds for."""
+    methods: dict[str, list[str]] = {}
+    for config, dry in zip(configs, found, strict=True):
+        for note in dry.notes:
+            methods.setdefault(note, []).append(config.method)
+    return [f"{', '.join(dict.fromkeys(named))}: {note}" for note, named in methods.items()]
 
 
 def _task_row(name: str, task: TaskForecast) -> list[str]:

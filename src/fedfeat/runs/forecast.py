@@ -50,13 +50,12 @@ class Forecast:
     def left(self, done: float = 0.0) -> TaskForecast:
         """Return the sum over the tasks that are left; ``done`` counts tasks, one that is begun by its rounds."""
         shares = [min(max(number + 1 - done, 0.0), 1.0) for number in range(len(self.tasks))]
-        first, last = self.tasks[0], self.tasks[-1]
         total = {
             name: sum(getattr(t, name) * share for t, share in zip(self.tasks, shares, strict=True))
             for name in ("rounds", "steps", "trained", "images", "up", "down", "seconds")
         }
         whole = {name: round(value) if name != "seconds" else value for name, value in total.items()}
-        return replace(first, **whole, clients=last.clients, exemplars=last.exemplars)
+        return replace(self.tasks[-1], **whole)
 
 
 class DryRuns:
@@ -70,7 +69,7 @@ class DryRuns:
     def forecast(self, config: Config) -> Forecast:
         """Put a run together and return what it would take; whatever is wrong is raised as by the run."""
         experiment = Experiment(config, self._dataset(config), engine=small_engine)
-        kind = json.dumps(deciding_settings(config, place=True, without=("seed",)), sort_keys=True)
+        kind = kind_of(config)
         if kind not in self.rehearsals:
             self.rehearsals[kind] = rehearse(experiment, self.seconds)
         return forecast(experiment, self.rehearsals[kind])
@@ -83,6 +82,11 @@ class DryRuns:
         if key not in self.datasets:
             self.datasets[key] = load_dataset(config.data, seed=config.seed, write_cache=False)
         return self.datasets[key]
+
+
+def kind_of(config: Config) -> str:
+    """Return something that is equal for runs that differ in their seed alone."""
+    return json.dumps(deciding_settings(config, place=True, without=("seed",)), sort_keys=True)
 
 
 def forecast(experiment: Experiment, rehearsal: Rehearsal) -> Forecast:
