@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from fedfeat.cli import app
 from fedfeat.config import make_config
+from fedfeat.methods import PARTS
 from fedfeat.methods.replay import UniformChoice
 from fedfeat.runs import rehearsal
 from fedfeat.runs.experiment import start
@@ -119,6 +121,16 @@ def test_of_many_runs_each_has_a_row_and_what_is_finished_is_not_summed(toy: Pat
     assert {path: path.stat().st_mtime_ns for path in Path().rglob("*")} == before
 
 
+@pytest.fixture
+def _leave_no_trace() -> Iterator[None]:
+    """A plugin stays registered as long as the process lives; other tests must not notice."""
+    before = dict(PARTS)
+    yield
+    PARTS.clear()
+    PARTS.update(before)
+
+
+@pytest.mark.usefixtures("_leave_no_trace")
 def test_a_mistake_that_a_run_would_meet_at_the_end_of_its_first_task_is_found(toy: Path) -> None:
     plugin = toy.with_name("late.py")
     plugin.write_text(
