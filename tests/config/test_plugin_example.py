@@ -20,9 +20,12 @@ from contract import test_contract as contract
 from fedfeat import cli
 from fedfeat.config import load_config, make_config
 from fedfeat.config.plugins import load_plugins
-from fedfeat.core.errors import CheckpointError, ConfigError
+from fedfeat.core.errors import ConfigError
 from fedfeat.methods import PARTS
 from fedfeat.runs.experiment import resume, start
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.identity import deciding_settings
+from fedfeat.runs.sweep.planned import Planned, stored
 from toy import toy_table, untimed, write_toy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -105,22 +108,63 @@ def test_a_new_process_resumes_without_being_told_of_the_plugin(interrupted: Pat
     assert same_outcome(interrupted)
 
 
-def test_a_run_taken_elsewhere_finds_its_plugin_in_its_folder(interrupted: Path) -> None:
+@pytest.mark.processes
+def test_a_run_taken_elsewhere_brings_its_plugin_and_tells_no_place(interrupted: Path) -> None:
+    (interrupted / "mine.py").write_text(EXAMPLE.read_text().replace("square()", "abs()"))  # its author went on
+    shutil.move(interrupted / "run", interrupted / "elsewhere" / "run")
+    (entry,) = tomllib.loads((interrupted / "elsewhere" / "run" / "config.toml").read_text())["plugins"]
+    assert re.fullmatch("plugins/mine.py@sha256:[0-9a-f]{64}", entry)
+    command = [sys.executable, "-m", "fedfeat", "resume", "elsewhere/run"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=interrupted)
+    assert done.returncode == 0, done.stderr
+    shutil.move(interrupted / "elsewhere" / "run", interrupted / "run")
+    assert same_outcome(interrupted)
+
+
+def test_a_run_folder_from_before_finds_its_plugin_where_it_was_or_in_its_folder(interrupted: Path) -> None:
+    config = interrupted / "run" / "config.toml"
+    config.write_text(config.read_text().replace('"plugins/mine.py@', f'"{interrupted}/mine.py@'))
+    shutil.rmtree(interrupted / "run" / "plugins")
+    assert load_config(config).method == "unsure+compact"
     (interrupted / "mine.py").rename(interrupted / "run" / "mine.py")
     resume(interrupted / "run")
     assert same_outcome(interrupted)
 
 
+def test_two_plugins_of_one_name_are_both_kept(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        text = EXAMPLE.read_text().replace('"unsure"', f'"{name}"').replace('"compact"', f'"{name}-compact"')
+        (tmp_path / name / "same.py").write_text(text)
+    config = make_config({"plugins": ["first/same.py", "second/same.py"], "method": "second"}, folder=tmp_path)
+    folder = RunFolder.create(tmp_path / "run", config, {})
+    shutil.rmtree(tmp_path / "first")
+    shutil.rmtree(tmp_path / "second")
+    assert deciding_settings(folder.config()) == deciding_settings(config)
+
+
+@pytest.mark.processes
 def test_a_changed_plugin_is_refused_also_with_another_checksum(interrupted: Path) -> None:
     changed = EXAMPLE.read_text().replace("square()", "abs()")
-    (interrupted / "mine.py").write_text(changed)
+    (interrupted / "run" / "plugins" / "mine.py").write_text(changed)
     with pytest.raises(ConfigError, match=r"mine.py changed since the run began") as refused:
         resume(interrupted / "run")
     assert "version" not in str(refused.value)
     config = interrupted / "run" / "config.toml"
     config.write_text(re.sub("@sha256:[0-9a-f]+", "", config.read_text()))
-    with pytest.raises(CheckpointError, match=r"does not match .* in plugins"):
-        resume(interrupted / "run")
+    command = [sys.executable, "-m", "fedfeat", "resume", str(interrupted / "run")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "does not match the run begun here in plugins" in done.stderr
+
+
+def test_a_plugin_that_was_edited_is_another_experiment_in_the_same_folder(interrupted: Path) -> None:
+    (interrupted / "mine.py").write_text(EXAMPLE.read_text().replace("square()", "abs()"))
+    table = toy_table(method="unsure+compact", data={"path": str(interrupted / "toy.npz")}, plugins=["mine.py"])
+    found = stored(Planned(make_config(table, folder=interrupted), interrupted / "run"))
+    assert found is not None
+    assert found.lasting
+    assert "does not match the run begun here in plugins" in (found.error or "")
 
 
 @pytest.mark.processes

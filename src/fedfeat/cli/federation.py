@@ -16,6 +16,7 @@ from fedfeat.cli.progress import RunProgress, console
 from fedfeat.cli.report import write_run_report
 from fedfeat.cli.run import ConfigFile, Overrides, Plugins
 from fedfeat.config import Config, load_config
+from fedfeat.config.plugins import PIN
 from fedfeat.core.errors import ConfigError, MissingExtra
 from fedfeat.data.settings import OWNED
 from fedfeat.runs.experiment import run_name
@@ -166,7 +167,8 @@ def _options(
     """Return what a client's process is told; what is not given is left to its defaults."""
     place = {} if data is None else {"data": str(Path(data).expanduser().absolute())}
     given = {name: number for name, number in numbers.items() if number is not None}
-    return {"device": device, "plugins": ":".join(map(str, plugins)), **place, **given}
+    files = [str(plugin).partition(PIN)[0] for plugin in plugins]
+    return {"device": device, "plugins": ":".join(files), **place, **given}
 
 
 def _watch(server: Any, run: Any) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedfeat.cli.run import PerGPU, RayAddress, RecipeName, Workers, changes, make_pool
+from fedfeat.cli.run import DryRun, PerGPU, RayAddress, RecipeName, Workers, changes, make_pool
 from fedfeat.config.presets import METHOD
 from fedfeat.core.errors import FedfeatError
 
@@ -78,6 +78,7 @@ def run(
     workers: Workers = None,
     per_gpu: PerGPU = None,
     ray: RayAddress = None,
+    dry_run: DryRun = False,
     out: Out = None,
     results: Results = Path("results"),
 ) -> None:
@@ -97,6 +98,7 @@ def run(
         first_seeds(seeds or (1 if quick else 3)),
         [*engine_overrides(engine and engine.value, data), *changed],
         make_pool(workers, per_gpu, ray),
+        dry_run,
     )
     if kind == "choices":
         paper.run_choices(only, runs, place, record_to, console)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from fedfeat.cli.dry_run import dry_run_all
 from fedfeat.cli.paper import Format
 from fedfeat.cli.progress import exit_if_failed, finish_all
 from fedfeat.core.errors import FedfeatError, MissingExtra, nearest
@@ -66,6 +67,7 @@ class Runs:
     seeds: Sequence[int]
     overrides: Sequence[str]
     pool: RunPool
+    dry: bool = False  # say what would run, and no more
 
 
 def checked_kind(name: str, overrides: Sequence[str]) -> Kind:
@@ -127,7 +129,10 @@ def run_table(
     configs, refused = experiments.TableRuns(runs.seeds, place.quick, calibrate, runs.overrides).configs(entries)
     for reason in refused:
         console.print(f"left out: {reason}", style="red")
-    outcomes = finish_all(plan(configs, place.folder), console, pool=runs.pool)
+    planned = plan(configs, place.folder)
+    if runs.dry:
+        return dry_run_all(planned, console)
+    outcomes = finish_all(planned, console, pool=runs.pool)
     show_table(name, entries, changed, place, Format.terminal, console)
     exit_if_failed(outcomes, console)
 
@@ -173,7 +178,10 @@ def run_choices(only: str, runs: Runs, place: Place, record_to: Path | None, con
     """Run what is missing of the usual experiment and its variations, and show the effects."""
     shared = ChoiceRuns(place.quick, runs.overrides)
     wanted = [a for a in choices.choose_alternatives(only) if shared.objection(a) is None]
-    outcomes = finish_all(plan(shared.configs(wanted, runs.seeds), place.folder), console, pool=runs.pool)
+    planned = plan(shared.configs(wanted, runs.seeds), place.folder)
+    if runs.dry:
+        return dry_run_all(planned, console)
+    outcomes = finish_all(planned, console, pool=runs.pool)
     show_choices(only, runs.overrides, place, Format.terminal, console)
     if record_to:
         effects.write_measured(effects.measured(shared, place.records()), record_to)
@@ -239,8 +247,10 @@ def run_figure(name: str, only: str, runs: Runs, place: Place, console: Console)
     if importlib.util.find_spec("matplotlib") is None:
         raise MissingExtra("matplotlib", "paper", f"drawing {name}")  # now, not after hours of training
     options = FigureOptions(tuple(runs.overrides), only)
-    configs = experiments_of(FIGURES[name], place.quick, runs.seeds, options)
-    outcomes = finish_all(plan(configs, place.folder), console, pool=runs.pool)
+    planned = plan(experiments_of(FIGURES[name], place.quick, runs.seeds, options), place.folder)
+    if runs.dry:
+        return dry_run_all(planned, console)
+    outcomes = finish_all(planned, console, pool=runs.pool)
     make_figure(FIGURES[name], outcomes, place.folder / "figures", options)
     show_figure(name, place, Format.terminal, console)
     exit_if_failed(outcomes, console)

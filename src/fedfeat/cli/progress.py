@@ -17,14 +17,22 @@ from rich.progress import (
     TaskID,
     TextColumn,
     TimeElapsedColumn,
-    TimeRemainingColumn,
 )
 
 from fedfeat.runs.identity import tell_apart
+from fedfeat.runs.remaining import Clock, duration
 from fedfeat.runs.sweep import Event, Planned, RunOutcome, RunPool, finish_planned
 
 SECONDS_BETWEEN_LINES = 10  # where there is no terminal
 console = Console(highlight=False, soft_wrap=True, markup=False)
+
+
+def experiment_line(event: Event) -> str:
+    """Return what a run is, from its first event."""
+    return (
+        f"{event['method']} on {event['dataset']}: {event['tasks']} tasks x {event['rounds']} rounds, "
+        f"{event['clients']} clients, {event['parameters']:,} backbone parameters, {event['device']}"
+    )
 
 
 class RunProgress:
@@ -33,6 +41,7 @@ class RunProgress:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.bar: Progress | None = None
+        self.clock = Clock((), 0)
         self.last_line = 0.0
         self.rounds = self.tasks = 0
         self.plan = ""
@@ -50,12 +59,10 @@ class RunProgress:
 
     def _start(self, event: Event) -> None:
         self.rounds, self.tasks = event["rounds"], event["tasks"]
+        self.clock = Clock(event.get("images", [1] * self.tasks), self.rounds)
         self.folder = Path(event["folder"])
         at = event["resumed_at"]
-        self.console.print(
-            f"{event['method']} on {event['dataset']}: {self.tasks} tasks x {self.rounds} rounds, "
-            f"{event['clients']} clients, {event['parameters']:,} backbone parameters, {event['device']}"
-        )
+        self.console.print(experiment_line(event))
         for note in (event["aggregation"], *event["notes"]):
             self.console.print(note, style="dim")
         if at:
@@ -65,15 +72,16 @@ class RunProgress:
                 TextColumn("[bold]{task.description}"),
                 BarColumn(),
                 MofNCompleteColumn(),
-                TimeRemainingColumn(),
+                TextColumn("{task.fields[left]}"),
                 TextColumn("{task.fields[note]}"),
             )
             self.bar = Progress(*columns, console=self.console, transient=True)
             self.bar.start()
             done = (at["task"] - 1) * self.rounds + at["round"] if at else 0
-            self.bar.add_task("rounds", total=self.tasks * self.rounds, completed=done, note="")
+            self.bar.add_task("rounds", total=self.tasks * self.rounds, completed=done, left="", note="")
 
     def _round(self, event: Event) -> None:
+        left = f"{duration(self.clock.left(event['task'], event['round']))} left"
         losses = " ".join(f"{k} {v:.3f}" for k, v in event["losses"].items() if k != "first_epoch")
         note = f"loss {losses}, {event['images_per_second']:,.0f} images/s"
         if "share_of_peak" in event:
@@ -82,10 +90,11 @@ class RunProgress:
         if self.bar is not None:
             done = (event["task"] - 1) * self.rounds + event["round"]
             description = f"task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}"
-            self.bar.update(self.bar.task_ids[0], completed=done, description=description, note=note)
+            self.bar.update(self.bar.task_ids[0], completed=done, description=description, left=left, note=note)
         elif event["round"] == self.rounds or time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
-            self.console.print(f"task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}: {note}")
+            where = f"task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}"
+            self.console.print(f"{where}: {note}, {left}")
 
     def _say_plan(self, clients: int, bytes_each: int) -> None:
         """Say how the GPU is shared, whenever that changed."""
@@ -137,18 +146,23 @@ def exit_if_failed(outcomes: Sequence[RunOutcome], console: Console) -> None:
 
 
 class SweepProgress:
-    """Listens to all runs: bars on a terminal, a line per task and per run elsewhere."""
+    """Listens to all runs: bars on a terminal, a line now and then and per run elsewhere."""
 
     def __init__(self, console: Console, names: Mapping[Path, str]) -> None:
         self.console, self.names, self.total = console, names, len(names)
         self.numbers: dict[Path, int] = {}
         self.notes: set[str] = set()
         self.bars: dict[Path, TaskID] = {}
+        self.clocks: dict[Path, Clock] = {}  # of the runs at work
+        self.left: dict[Path, float] = {}  # seconds that each of them still takes
+        self.lengths: dict[Path, float] = {}  # seconds that runs took, or will have taken
+        self.reached: dict[Path, str] = {}  # by each run, after its last finished task
         self.last_line = 0.0
         self.stored = self.done = self.failed = 0
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self.whole = self.progress.add_task("runs", total=self.total)
+        columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+        left = TextColumn("{task.fields[left]}")
+        self.progress = Progress(*columns, left, console=console, transient=True, disable=not console.is_terminal)
+        self.whole = self.progress.add_task("runs", total=self.total, left="")
 
     def __enter__(self) -> Self:
         """Start the display."""
@@ -188,17 +202,30 @@ class SweepProgress:
                 self.console.print(note, style="dim", markup=False, highlight=False)
         done = (at["task"] - 1) * event["rounds"] + at["round"] if at else 0
         total = event["tasks"] * event["rounds"]
-        self.bars[run.path] = self.progress.add_task(self.names[run.path], total=total, completed=done)
+        self.bars[run.path] = self.progress.add_task(self.names[run.path], total=total, completed=done, left="")
+        self.clocks[run.path] = Clock(event["images"], event["rounds"])
 
     def _round(self, run: Planned, event: Event) -> None:
-        done = (event["task"] - 1) * run.config.train.rounds + event["round"]
-        self.progress.update(self.bars[run.path], completed=done)
-
-    def _task(self, run: Planned, event: Event) -> None:
+        rounds, clock = run.config.train.rounds, self.clocks[run.path]
+        left = self.left[run.path] = clock.left(event["task"], event["round"])
+        self.lengths[run.path] = clock.passed + left
+        done = (event["task"] - 1) * rounds + event["round"]
+        where = f"task {event['task']}/{len(clock.images)} round {event['round']}/{rounds}"
+        name = f"{self.names[run.path]} {where}"
+        self.progress.update(self.bars[run.path], completed=done, description=name, left=f"{duration(left)} left")
+        self.progress.update(self.whole, left=self._all_left())
         # Bars tell on a terminal; elsewhere a line now and then does.
         if not self.console.is_terminal and time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
-            tasks = run.config.scenario.tasks
-            self._say(run, f"after task {event['task']}/{tasks}: accuracy {event['accuracy']:.2f} %")
+            self._say(run, f"{where}{self.reached.get(run.path, '')}, {duration(left)} left, in all {self._all_left()}")
+
+    def _task(self, run: Planned, event: Event) -> None:
+        self.reached[run.path] = f", accuracy {event['accuracy']:.2f} % after task {event['task']}"
+
+    def _all_left(self) -> str:
+        """Say how long all runs still take, if those that have not begun take as long as the others on average."""
+        waiting = self.total - self.stored - self.done - self.failed - len(self.clocks)
+        mean = sum(self.lengths.values()) / len(self.lengths)
+        return f"about {duration((sum(self.left.values()) + waiting * mean) / len(self.clocks))} left"
 
     def _stored(self, run: Planned, event: Event) -> None:
         self.stored += 1
@@ -218,6 +245,9 @@ class SweepProgress:
         self._say(run, f"failed: {event['outcome'].error}", "red")
 
     def _close(self, run: Planned) -> None:
+        if (clock := self.clocks.pop(run.path, None)) is not None:
+            self.lengths[run.path] = clock.passed
+        self.left.pop(run.path, None)
         bar = self.bars.pop(run.path, None)
         if bar is not None:
             self.progress.remove_task(bar)

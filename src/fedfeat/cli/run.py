@@ -12,6 +12,7 @@ from typing import Annotated
 import torch
 import typer
 
+from fedfeat.cli import dry_run as dry
 from fedfeat.cli.progress import RunProgress, console, exit_if_failed, finish_all
 from fedfeat.cli.report import write_comparison, write_run_report
 from fedfeat.config import load_config
@@ -35,6 +36,9 @@ Plugins = Annotated[
     list[Path] | None,
     typer.Option("--plugin", metavar="FILE", help="Python file with methods of your own; repeatable"),
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="check everything and say what would run and take how long; write nothing")
+]
 Workers = Annotated[int | None, typer.Option(min=1, help="runs at once on this machine; default 1")]
 PerGPU = Annotated[int | None, typer.Option(min=1, help="runs that share a GPU; uses every GPU there is")]
 RayAddress = Annotated[str | None, typer.Option(metavar="ADDRESS", help="run on a Ray cluster; 'local' starts one")]
@@ -45,12 +49,16 @@ def run(
     recipe: RecipeName = None,
     set: Overrides = None,
     plugin: Plugins = None,
+    dry_run: DryRun = False,
     out: Annotated[Path | None, typer.Option(help="run folder to write")] = None,
 ) -> None:
     """Run an experiment."""
+    wanted = load_config(config, changes(recipe, set), plugin or ())
+    if dry_run:
+        return dry.dry_run(wanted, out, console)
     progress = RunProgress(console)
     with _stoppable(progress):
-        start(load_config(config, changes(recipe, set), plugin or ()), out, (progress,))
+        start(wanted, out, (progress,))
         write_run_report(progress.folder)
 
 
@@ -92,10 +100,13 @@ def compare(
     set: Overrides = None,
     plugin: Plugins = None,
     workers: Annotated[int, typer.Option(min=1, help="runs at once, each in a process of its own")] = 1,
+    dry_run: DryRun = False,
     out: Annotated[Path, typer.Option(help="folder for the runs, the table and the report")] = Path("runs/compare"),
 ) -> None:
     """Run several methods on the same splits and report them side by side; what is finished is not run again."""
     runs = comparison_runs(load_config(config, changes(recipe, set), plugin or ()), methods, seeds, out)
+    if dry_run:
+        return dry.dry_run_all(runs, console)
     outcomes = finish_all(runs, console, workers=workers)
     if any(outcome.result is not None for outcome in outcomes):
         write_comparison(out, console)
@@ -109,12 +120,15 @@ def sweep(
     workers: Workers = None,
     per_gpu: PerGPU = None,
     ray: RayAddress = None,
+    dry_run: DryRun = False,
     out: Annotated[Path | None, typer.Option(help="folder of the runs; default runs/NAME of the file")] = None,
 ) -> None:
     """Run a grid of methods, seeds and settings; what is finished is not run again, a failure stops nothing."""
     folder = out or Path("runs") / file.stem
     configs = load_sweep(file, set or (), recipe)
     pool = make_pool(workers, per_gpu, ray)
+    if dry_run:
+        return dry.dry_run_all(plan(configs, folder), console)
     outcomes = finish_all(plan(configs, folder), console, pool=pool)
     if any(outcome.result is not None for outcome in outcomes):
         write_comparison(folder, console)

@@ -2,9 +2,9 @@
 
 A file is named in ``plugins`` of a configuration or with ``--plugin``. It is read and run before the configuration is
 checked, so its names and settings tables are known like the built-in ones. A resolved configuration names the file
-by its absolute path and its checksum, ``/home/me/my_method.py@sha256:4f1c...``: a run can only be continued with the
-very file it began with. A package needs an entry point of the group ``fedfeat.methods`` whose module registers parts
-when it is imported.
+by its absolute path and its checksum, ``/home/me/my_method.py@sha256:4f1c...``. A run folder holds a copy and names
+that one, ``plugins/my_method.py@sha256:4f1c...``: a run can only be continued with the very file it began with. A
+package needs an entry point of the group ``fedfeat.methods`` whose module registers parts when it is imported.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ Parts = dict[str, Part]
 
 # What was loaded in this process: a file's parts by its content, so that the same file in two places is one plugin.
 _contents: dict[str, Parts] = {}
+_sources: dict[str, bytes] = {}  # the files themselves, by their content's checksum
 _files: dict[Path, str] = {}  # checksum of what each file held when it was last read
 _packages: dict[str, Parts] = {}  # parts of each entry point
 
@@ -76,8 +77,14 @@ def without_folder(entry: str) -> str:
     return f"{Path(path).name}{pin}{digest}" if pin else entry
 
 
+def loaded_file(entry: str) -> tuple[str, str, bytes]:
+    """Return name, checksum and content of a pinned file that was loaded in this process."""
+    path, _, digest = entry.partition(PIN)
+    return Path(path).name, digest, _sources[digest]
+
+
 def load_plugins(entries: Sequence[str], folder: Path, reserved: Collection[str]) -> tuple[str, ...]:
-    """Load files and return their pinned entries, those that came pinned as they were.
+    """Load files and return their pinned entries, with absolute paths; those that came so as they were.
 
     :param folder: where relative paths count from.
     :param reserved: names of tables that a plugin may not use.
@@ -86,7 +93,8 @@ def load_plugins(entries: Sequence[str], folder: Path, reserved: Collection[str]
     for entry in entries:
         file = PluginFile.parse(entry, folder)
         digest = _load_file(file, reserved)
-        pinned.append(entry if file.pin else f"{file.path}{PIN}{digest}")
+        as_it_was = file.pin and Path(entry).is_absolute()
+        pinned.append(entry if as_it_was else f"{file.path}{PIN}{digest}")
     return tuple(dict.fromkeys(pinned))
 
 
@@ -117,7 +125,7 @@ def _load_file(file: PluginFile, reserved: Collection[str]) -> str:
             raise PluginError(f"plugin {file.path} registers nothing; put @base or @addon in front of a function")
         _contents[digest] = parts
     PARTS.update(_contents[digest])
-    _files[file.path] = digest
+    _sources[digest], _files[file.path] = source, digest
     return digest
 
 

@@ -40,6 +40,16 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise DiskError(f"{path}: cannot be written, {reason} (what was finished before is kept)") from error
 
 
+def refuse_unwritable(folder: Path) -> None:
+    """Refuse a folder that could not be made or written to, as far as that can be known without trying."""
+    with disk_errors(folder):
+        above = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+        if not above.is_dir():
+            raise OSError(errno.EEXIST if above == folder else errno.ENOTDIR, "")
+        if not os.access(above, os.W_OK | os.X_OK):
+            raise OSError(errno.EACCES, "")
+
+
 def expanded(path: str | None) -> Path | None:
     """Return a path with ``~`` and environment variables expanded, or None when it is unset."""
     return None if path is None else Path(os.path.expandvars(path)).expanduser()

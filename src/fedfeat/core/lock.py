@@ -31,15 +31,25 @@ def lock_folder(folder: Path, wait: float = 0.0) -> Iterator[None]:
     with (folder / ".lock").open("a+") as file:
         while not _taken(file):
             if time.monotonic() >= limit:
-                file.seek(0)
-                raise FedfeatError(
-                    f"{folder}: another program (process {file.read()}) is running this; wait for it, or stop it"
-                )
+                raise _in_use(folder, file)
             time.sleep(0.2)
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
         yield
+
+
+def refuse_locked(folder: Path) -> None:
+    """Refuse a folder that another program is at work in; nothing is written."""
+    if fcntl is not None and (folder / ".lock").is_file():
+        with (folder / ".lock").open("r+") as file:
+            if not _taken(file):
+                raise _in_use(folder, file)
+
+
+def _in_use(folder: Path, file: IO[str]) -> FedfeatError:
+    file.seek(0)
+    return FedfeatError(f"{folder}: another program (process {file.read()}) is running this; wait for it, or stop it")
 
 
 def _taken(file: IO[str]) -> bool:

@@ -37,10 +37,12 @@ class CachedSplits:
     std: tuple[float, ...]
 
 
-def decode_cached(source: Source, keep: Sequence[int]) -> CachedSplits:
+def decode_cached(source: Source, keep: Sequence[int], *, write: bool = True) -> CachedSplits:
     """Open the cache entry of these classes of a source, decoding and writing it first where needed.
 
     A source without files is built in and quick, so it is decoded every time.
+
+    :param write: whether an entry that is missing may be written.
     """
     folder = home() / "decoded" / cache_key(source, keep)
     entry = _open_entry(folder) if source.files else None
@@ -48,7 +50,7 @@ def decode_cached(source: Source, keep: Sequence[int]) -> CachedSplits:
         return entry
     decoded = source.decode(keep)
     fresh = CachedSplits(decoded, *channel_statistics(decoded.train_images))
-    if not source.files:
+    if not source.files or not write:
         return fresh
     try:
         _write_entry(folder, fresh)

@@ -108,8 +108,11 @@ def find_dataset(name: str) -> DatasetInfo:
     return DATASETS[name]
 
 
-def load_dataset(settings: DataSettings, *, seed: int = 0) -> Dataset:
-    """Load a data set; ``seed`` decides what ``subset_classes`` keeps and what ``validation`` holds out."""
+def load_dataset(settings: DataSettings, *, seed: int = 0, write_cache: bool = True) -> Dataset:
+    """Load a data set; ``seed`` decides what ``subset_classes`` keeps and what ``validation`` holds out.
+
+    :param write_cache: keep decoded images for the next time; without it nothing is written.
+    """
     if settings.name == OWNED:
         raise DataError(
             "data.name: with 'owned' every client brings its own images; run this with 'fedfeat server' and "
@@ -122,7 +125,7 @@ def load_dataset(settings: DataSettings, *, seed: int = 0) -> Dataset:
         keep = listed_classes(source, info)
     else:
         keep = choose_classes(names, settings.subset_classes, seed)
-    entry = decode_cached(source, keep)
+    entry = decode_cached(source, keep, write=write_cache)
     decoded, (mean, std) = entry.decoded, info.statistics or (entry.mean, entry.std)
     _check_known(info, len(names), decoded.train_images.shape[1:])
     kept = tuple(names[c] for c in keep)

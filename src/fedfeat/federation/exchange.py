@@ -125,8 +125,8 @@ def check_quorum(outcome: ExchangeOutcome, quorum: float) -> None:
     remedy = "training diverged there: start a new run with a lower train.lr" if diverged else "bring clients back"
     raise TooFewClients(
         f"{outcome.op}: {len(outcome.replied)} of {outcome.asked} clients replied, and federation.quorum asks for "
-        f"{least} ({_reasons(outcome.lost)}); {remedy}{', or' if diverged else ' and'} resume the run, which continues "
-        "from its last checkpoint"
+        f"{least} ({_reasons(outcome.lost)}); {remedy}{', or' if diverged else ' and'} resume the run, which repeats "
+        "the exchange"
     )
 
 

@@ -27,7 +27,7 @@ from fedfeat.scenario import Scenario
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
-Saver = Callable[[Progress], None]
+Saver = Callable[[Progress], bool]  # says whether it wrote a checkpoint
 PREVIOUS_MODEL = "previous_model"
 
 
@@ -49,6 +49,7 @@ class Federation:
         engine.shared = progress.shared
         self.folder = folder
         self.exchange = Exchange(engine, progress.traffic, quorum=config.federation.quorum)
+        self.saved = _position(progress) if len(progress.weights) else ""  # where a resumed run would go on
 
     def run(self, emit: Listener, save: Saver) -> None:
         """Walk tasks and rounds; ``emit`` hears of everything, ``save`` may write a checkpoint."""
@@ -76,7 +77,7 @@ class Federation:
                 now.round = round + 1
                 now.seconds += time.perf_counter() - started
                 emit(self._round_event(result, outcome, started, sent))
-                save(now)
+                self._save(save)
             self._choose_model()
             # 4. What stays of the task, and what is made for the next one.
             for step in self.method.task_end_steps():
@@ -87,7 +88,11 @@ class Federation:
             now.tables.append(self._tables(task))
             now.finished = True
             emit(self._task_event(task))
-            save(now)
+            self._save(save)
+
+    def _save(self, save: Saver) -> None:
+        if save(self.progress):
+            self.saved = _position(self.progress)
 
     def _tables(self, task: int) -> Tables:
         now = self.progress
@@ -151,11 +156,13 @@ class Federation:
             fault = "no reply is left, and those that came had losses or weights that are not finite"
         if fault is None:
             return
-        where = "config.toml" if self.folder is None else self.folder / "config.toml"
+        switch = "run.stop_on_divergence = false"
+        if self.folder is not None:
+            then = f"continues {self.saved}" if self.saved else "begins anew, since no checkpoint was written yet"
+            switch += f" in {self.folder / 'config.toml'} and resume the run, which {then}"
         raise TrainingDiverged(
             f"training diverged in task {task + 1}, round {round + 1}: {fault}; start a new run with a lower train.lr "
-            f"(now {self.config.train.lr:g}) or a smaller weight of the term, or go on all the same: set "
-            f"run.stop_on_divergence = false in {where}, and resume from the last checkpoint"
+            f"(now {self.config.train.lr:g}) or a smaller weight of the term, or go on all the same: set {switch}"
         )
 
     def _take(self, result: Average) -> None:
@@ -249,3 +256,7 @@ class Federation:
     def _task_event(self, task: int) -> Event:
         numbers = after_task(self.progress.tables[task], self.scenario.task_classes[: task + 1])
         return {"event": "task", "task": task + 1, **numbers, "exemplars": self.engine.exemplars()}
+
+
+def _position(progress: Progress) -> str:
+    return f"in task {progress.task + 1} after round {progress.round}"

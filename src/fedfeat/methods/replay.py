@@ -70,6 +70,8 @@ def herding(settings: NoSettings) -> Method:
 class Everything(TaskEndStep):
     """Keep all samples: joint training, without a budget."""
 
+    unlimited = True
+
     def ops(self) -> dict[str, Op]:
         """Clients answer ``keep_all``."""
         return {"keep_all": self.keep}

@@ -93,6 +93,7 @@ class RoundRecord(_Record):
     client_losses: dict[int, Loss] = {}
     bytes_up: int | None = None
     bytes_down: int | None = None
+    seconds: FiniteOrNone = None
     images_per_second: Finite
 
 

@@ -16,6 +16,7 @@ from fedfeat.report.group_data import Data
 from fedfeat.report.page import data_text, document
 from fedfeat.report.page_data import page_data
 from fedfeat.report.run import Run, read_run
+from fedfeat.runs.remaining import duration, seconds_left
 
 LOOPBACK = "127.0.0.1"
 FILES = ("config.toml", "env.json", "scenario.json", "events.jsonl", "result.json", "pictures")
@@ -109,7 +110,17 @@ def _position(run: Run, tasks: int, per_task: int) -> str:
     last = run.rounds[-1]
     of_tasks, of_rounds = (f" of {n}" if n else "" for n in (tasks, per_task))
     speed = f"{last.images_per_second:,.0f} images/s"
-    return f"task {last.task}{of_tasks}, round {last.round}{of_rounds}, {speed}"
+    return f"task {last.task}{of_tasks}, round {last.round}{of_rounds}, {speed}{_left(run, per_task)}"
+
+
+def _left(run: Run, per_task: int) -> str:
+    """Say how long a run still takes, where its files tell."""
+    images = [task.samples or 1 for task in run.scenario.tasks] if run.scenario else []
+    done = [(r.task, r.seconds) for r in run.rounds if r.seconds is not None and r.task <= len(images)]
+    if not done or not per_task:
+        return ""
+    last = run.rounds[-1]
+    return f", about {duration(seconds_left(done, images, per_task, (last.task, last.round)))} left"
 
 
 class PageServer(ThreadingHTTPServer):

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedfeat.config import Config
 from fedfeat.core.errors import FedfeatError
-from fedfeat.core.files import write_atomically, write_json
+from fedfeat.core.files import write_json
 from fedfeat.engines.flower.addresses import LOOPBACK
 from fedfeat.engines.flower.app import app_files
 from fedfeat.engines.flower.control import Control, ControlError
@@ -24,7 +24,7 @@ from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.loop import Event, Listener
 from fedfeat.runs.experiment import Experiment, Result
 from fedfeat.runs.folder import RunFolder
-from fedfeat.runs.identity import refuse_other_run
+from fedfeat.runs.identity import refuse_other_folder
 from fedfeat.runs.server_app import ERROR_FILE, SERVER_LOG
 
 WATCH_SECONDS = 0.5
@@ -35,9 +35,9 @@ def prepare_run(config: Config, path: Path) -> RunFolder:
     """Return the run folder: a new one, or the one that is there if it holds the same experiment."""
     folder = RunFolder(path)
     if folder.config_path.exists():
-        refuse_other_run(path, config, folder.config())
+        refuse_other_folder(folder, config)
         # What changes no result may be changed before a resume: where known data are, how long clients are awaited.
-        write_atomically(folder.config_path, config.to_toml().encode())
+        folder.write_config(config)
         return folder
     return Experiment(config, engine=InProcessEngine).new_folder(path)
 

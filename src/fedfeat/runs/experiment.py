@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from fedfeat.data.owned import metadata_only
 from fedfeat.data.settings import OWNED
 from fedfeat.engines.factory import EngineFactory, make_engine
 from fedfeat.federation.evaluation import HELD, SENDS
-from fedfeat.federation.loop import Event, Federation, Listener
+from fedfeat.federation.loop import Event, Federation, Listener, Saver
 from fedfeat.federation.metrics import over_tasks
 from fedfeat.federation.privacy import statement
 from fedfeat.federation.progress import Progress
@@ -26,6 +26,7 @@ from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.identity import deciding_settings, refuse_other_run
 from fedfeat.runs.model_file import CARD, ModelCard, write_model
 from fedfeat.runs.trackers.tracked import tracked
+from fedfeat.runs.workload import Workload
 from fedfeat.scenario import Scenario, build_scenario
 from fedfeat.scenario.build import named_classes, named_scenario
 
@@ -37,10 +38,15 @@ def run_name(config: Config) -> str:
     return config.run.name or f"{config.data.name}-{config.method}-seed{config.seed}"
 
 
+def run_folder(config: Config, out: Path | None = None) -> Path:
+    """Return the folder of a run: as told, or by its name."""
+    return out or Path(config.run.out) / run_name(config)
+
+
 def start(config: Config, out: Path | None = None, listeners: tuple[Listener, ...] = ()) -> Result:
     """Run an experiment from the beginning and return its result."""
     experiment = Experiment(config)
-    folder = experiment.new_folder(out or Path(config.run.out) / run_name(config))
+    folder = experiment.new_folder(run_folder(config, out))
     with lock_folder(folder.path):
         return experiment.run(folder, Progress(), listeners)
 
@@ -161,6 +167,10 @@ class Experiment:
         """The scenario as a run folder tells it."""
         return self.scenario.to_json(self.dataset.class_names)
 
+    def workload(self, config: Config, scenario: Scenario) -> Workload:
+        """Return what there is to do, with this configuration and scenario or with those of a rehearsal."""
+        return Workload(config, scenario, self.method, self.engine.network.backbone.feature_dim)
+
     def new_folder(self, path: Path) -> RunFolder:
         """Make a folder for a run of this experiment."""
         return RunFolder.create(path, self.config, self.described_scenario)
@@ -176,12 +186,14 @@ class Experiment:
             for listener in listeners:
                 listener(event)
 
-        begun = self._start_event()
+        begun = self.start_event()
         if len(progress.weights) == 0:
             folder.append_event(begun)
         where = {"task": progress.task + 1, "round": progress.round} if len(progress.weights) else None
+        images = [len(split.indices) for split in self.scenario.splits]
+        told = {"folder": str(folder.path), "resumed_at": where, "images": images}
         for listener in listeners:
-            listener({**begun, "folder": str(folder.path), "resumed_at": where})
+            listener({**begun, **told})
         federation = Federation(
             self.config,
             self.scenario,
@@ -197,13 +209,13 @@ class Experiment:
             listener({"event": "end", "folder": str(folder.path), "result": result})
         return result
 
-    def _saver(self, folder: RunFolder) -> Callable[[Progress], None]:
+    def _saver(self, folder: RunFolder) -> Saver:
         last = time.monotonic()
 
-        def save(progress: Progress) -> None:
+        def save(progress: Progress) -> bool:
             nonlocal last
             if not progress.finished and time.monotonic() - last < self.config.run.checkpoint_seconds:
-                return
+                return False
             if progress.finished and self.config.run.keep_models:
                 write_model(folder.path, self.card, progress)
             extra = {
@@ -215,6 +227,7 @@ class Experiment:
             folder.checkpoints.save(progress, self.engine.states, self.engine.touched, extra)
             self.engine.touched.clear()
             last = time.monotonic()
+            return True
 
         return save
 
@@ -226,7 +239,8 @@ class Experiment:
         sends = {*self.method.sends, *((*SENDS, *HELD) if self.dataset.private else ())}
         return {"privacy": statement(settings, self.scenario.num_tasks * self.config.train.rounds, sends)}
 
-    def _start_event(self) -> Event:
+    def start_event(self) -> Event:
+        """Return what is put together here, as the first event of a run tells it."""
         batch = self.config.model.norm == "batch"
         norm = "BatchNorm running statistics are averaged with the weights" if batch else "GroupNorm, no statistics"
         return {

@@ -17,12 +17,14 @@ import torch
 import fedfeat
 from fedfeat.config import Config, make_config
 from fedfeat.config.config import read_toml
+from fedfeat.config.plugins import PIN, loaded_file, without_folder
 from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError, PluginError
-from fedfeat.core.files import disk_errors, json_ready, write_atomically, write_json
+from fedfeat.core.files import disk_errors, json_ready, refuse_unwritable, write_atomically, write_json
 from fedfeat.runs.checkpoint import CheckpointFolder
 
 UNKNOWN = "not recorded"
+PLUGINS = "plugins"  # folder of their copies
 
 
 class RunFolder:
@@ -39,13 +41,10 @@ class RunFolder:
     def create(cls, path: Path, config: Config, scenario: Mapping[str, Any]) -> RunFolder:
         """Start a folder; one that already holds a run is refused."""
         folder = cls(path)
-        if folder.config_path.exists():
-            raise FedfeatError(
-                f"{path}: already holds a run; continue it with 'fedfeat resume {path}' or choose another --out"
-            )
+        folder.refuse_another()
         write_json(path / "env.json", environment())
         folder.write_scenario(scenario)
-        write_atomically(folder.config_path, config.to_toml().encode())
+        folder.write_config(config)
         return folder
 
     @classmethod
@@ -55,6 +54,27 @@ class RunFolder:
         if not folder.config_path.is_file():
             raise CheckpointError(f"{path}: not a run folder (it has no config.toml); start one with 'fedfeat run'")
         return folder
+
+    def refuse_another(self) -> None:
+        """Refuse a folder that holds a run already, or that cannot be made; nothing is written."""
+        if self.config_path.exists():
+            raise FedfeatError(
+                f"{self.path}: already holds a run; continue it with 'fedfeat resume {self.path}' or choose another "
+                "--out"
+            )
+        refuse_unwritable(self.path)
+
+    def write_config(self, config: Config) -> None:
+        """Write what the run is started with, and a copy of every plugin, by which the configuration names it."""
+        kept: dict[Path, str] = {}
+        for name, digest, source in map(loaded_file, config.plugins):
+            place = Path(PLUGINS, name)
+            if kept.get(place, digest) != digest:  # another file of the same name
+                place = Path(PLUGINS, digest, name)
+            kept[place] = digest
+            write_atomically(self.path / place, source)
+        entries = tuple(f"{place.as_posix()}{PIN}{digest}" for place, digest in kept.items())
+        write_atomically(self.config_path, config.model_copy(update={"plugins": entries}).to_toml().encode())
 
     def write_scenario(self, scenario: Mapping[str, Any]) -> None:
         """Write who sees what."""
@@ -73,6 +93,11 @@ class RunFolder:
                 f"{error}; the run may be of another version of fedfeat: "
                 f"move {self.path} away, or go on with the version in its env.json"
             ) from error
+
+    def plugins(self) -> list[str]:
+        """Return by name and checksum which plugins the run began with; nothing is loaded."""
+        entries = read_toml(self.config_path).get("plugins", [])
+        return [without_folder(str(entry)) for entry in entries]
 
     def append_event(self, event: Mapping[str, Any]) -> None:
         """Add one line; what was written survives a kill."""

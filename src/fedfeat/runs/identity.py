@@ -20,6 +20,7 @@ from fedfeat.core.errors import CheckpointError
 from fedfeat.core.settings import flatten
 from fedfeat.data.load import DATASETS
 from fedfeat.methods import settings_tables
+from fedfeat.runs.folder import RunFolder
 
 Table = dict[str, Any]
 # What a run leaves behind, how clients are awaited, where the images lie.
@@ -88,6 +89,13 @@ def folder_name(config: Config) -> str:
     return f"{where}-{config.method}-seed{config.seed}-{identity(config)}"
 
 
+def refuse_other_folder(folder: RunFolder, config: Config) -> None:
+    """Refuse to go on in a run folder that was begun with other plugins or settings, or on other data."""
+    if folder.plugins() != [without_folder(entry) for entry in config.plugins]:
+        raise _mismatch(folder.path, ["plugins"])  # now: two versions of a file cannot both be loaded
+    refuse_other_run(folder.path, config, folder.config())
+
+
 def refuse_other_run(path: Path, config: Config, begun: Config | Mapping[str, Any]) -> None:
     """Refuse to go on in the folder of a run that was begun with other settings, or on other data.
 
@@ -96,10 +104,14 @@ def refuse_other_run(path: Path, config: Config, begun: Config | Mapping[str, An
     place = isinstance(begun, Config)
     keys = differing_keys(deciding_settings(begun, place=place), deciding_settings(config, place=place))
     if keys:
-        raise CheckpointError(
-            f"{path}: the configuration does not match the run begun here in {', '.join(keys)}; "
-            "restore those values, or start a new run in another folder"
-        )
+        raise _mismatch(path, keys)
+
+
+def _mismatch(path: Path, keys: Sequence[str]) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: the configuration does not match the run begun here in {', '.join(keys)}; "
+        "restore those values, or start a new run in another folder"
+    )
 
 
 def tell_apart(configs: Sequence[Config]) -> list[str]:

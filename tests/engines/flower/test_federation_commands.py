@@ -12,6 +12,7 @@ from federations import processes_that_mention
 from typer.testing import CliRunner
 
 from fedfeat.cli import app, federation
+from fedfeat.config.plugins import PIN
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.experiment import start
 from toy import toy_config, toy_table, write_toy
@@ -60,3 +61,13 @@ def test_ctrl_c_and_a_service_that_is_stopped_end_alike(number: int, capsys: pyt
         signal.signal(signal.SIGINT, before)
     assert ended.value.exit_code == 130
     assert "the same command continues" in capsys.readouterr().out
+
+
+def test_clients_of_a_federation_here_are_told_where_plugins_are(tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from fedfeat.engines.flower.app import make_client
+
+    pinned = [f"{tmp_path / name}{PIN}4f1c" for name in ("one.py", "two.py")]
+    options = federation._options(None, "cpu", pinned, client=0)
+    client = make_client({"folder": str(tmp_path / "client"), "name": "client-0", **options})
+    assert client.settings.plugins == (str(tmp_path / "one.py"), str(tmp_path / "two.py"))

@@ -48,9 +48,13 @@ class FederatedFeatures(ServerStep):
     def __init__(self, settings: ServerSettings, teacher: Teacher) -> None:
         self.settings, self.teacher = settings, teacher
 
+    def is_active(self, round: int, rounds: int) -> bool:
+        """Say whether a round (from 0) of a task has a server step."""
+        return self.settings.is_active(round, rounds)
+
     def broadcast(self, server: Server) -> Payload:
         """Send the classifier that gradients are measured at, in rounds that have a server step."""
-        if not self.settings.is_active(server.progress.round, server.settings.rounds):
+        if not self.is_active(server.progress.round, server.settings.rounds):
             return {}
         classifier = self._classifier(server)
         return {WEIGHT: classifier.weight, BIAS: classifier.bias}

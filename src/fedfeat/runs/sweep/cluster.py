@@ -11,6 +11,7 @@ from typing import Any
 from fedfeat.config import make_config
 from fedfeat.core.errors import FedfeatError, MissingExtra
 from fedfeat.core.files import write_atomically
+from fedfeat.runs.folder import PLUGINS
 from fedfeat.runs.sweep.planned import Event, Planned, RunOutcome, RunPool, Watch, attempt
 
 BROUGHT_BACK = ("config.toml", "env.json", "scenario.json", "events.jsonl", "error.txt", "result.json")
@@ -92,7 +93,9 @@ def _work(number: int, table: dict[str, Any], path: str, events: Any) -> Answer:
         outcome = attempt(Planned(make_config(table), folder), (tell,))
     except FedfeatError as error:
         return {"result": None, "error": str(error), "lasting": True, "files": {}}
-    files = {name: (folder / name).read_bytes() for name in BROUGHT_BACK if (folder / name).is_file()}
+    plugins = [path.relative_to(folder).as_posix() for path in (folder / PLUGINS).rglob("*.py")]
+    names = (*plugins, *BROUGHT_BACK)  # the result last
+    files = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
     return {"result": outcome.result, "error": outcome.error, "lasting": outcome.lasting, "files": files}
 
 

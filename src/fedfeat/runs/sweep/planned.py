@@ -16,7 +16,7 @@ from fedfeat.federation.loop import Listener
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment, Result, go_on
 from fedfeat.runs.folder import RunFolder
-from fedfeat.runs.identity import refuse_other_run
+from fedfeat.runs.identity import refuse_other_folder
 
 Event = dict[str, Any]
 LASTING = (ConfigError, DataError, CheckpointError, TrainingDiverged)
@@ -61,7 +61,7 @@ def stored(run: Planned) -> RunOutcome | None:
     if not folder.config_path.is_file():
         return None
     try:
-        refuse_other_run(run.path, run.config, folder.config())
+        refuse_other_folder(folder, run.config)
     except FedfeatError as error:
         return RunOutcome(run.config, run.path, None, str(error), lasting=True)
     result = folder.result()
@@ -91,7 +91,7 @@ def run_or_resume(config: Config, folder: Path, listeners: tuple[Listener, ...] 
             raise CheckpointError(done.error)
         if RunFolder(folder).config_path.is_file():
             # Where a known data set lies may have changed since; everything else was compared.
-            write_atomically(RunFolder(folder).config_path, config.to_toml().encode())
+            RunFolder(folder).write_config(config)
             result = go_on(RunFolder.open(folder), listeners)
         else:
             experiment = Experiment(config)

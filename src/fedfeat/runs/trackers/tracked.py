@@ -12,6 +12,7 @@ import threading
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ def tracked(config: Config, folder: Path) -> Iterator[tuple[TrackerThread, ...]]
     finally:
         for thread in threads:
             thread.close()
+
+
+def absent(config: Config) -> list[str]:
+    """Return the trackers that the configuration asks for and that are not installed: a run would go on without."""
+    return [name for name in OPENERS if getattr(config.tracker, name) and find_spec(name) is None]
 
 
 def _identity(folder: Path) -> str:
