@@ -65,9 +65,13 @@ function accuracyTraces(group, few, corrected) {
   return [...bands, ...(corrected && "own" in group.predictions ? [plain] : []), main];
 }
 
-/** Return the names at the ends of lines, moved apart where they would overlap; "ends" are {x, y, text, colour}. */
-function endLabels(ends, [low, high]) {
-  const narrow = !state.printing && byId("content").clientWidth < ROOM_FOR_LABELS;
+/**
+ * Return the names at the ends of lines, moved apart where they would overlap; "ends" are {x, y, text, colour}.
+ * A chart that shares its row with another has room for them on a wide screen alone.
+ */
+function endLabels(ends, [low, high], shared = false) {
+  const width = byId("content").clientWidth;
+  const narrow = shared ? state.printing || width < 2 * ROOM_FOR_LABELS : !state.printing && width < ROOM_FOR_LABELS;
   if (ends.length < 2 || ends.length > LABELLED || narrow) return [];
   const gap = (high - low) * 0.055;
   const apart = ends.map((end) => ({ ...end })).sort((a, b) => a.y - b.y);

@@ -127,7 +127,7 @@ window.addEventListener("beforeprint", () => print(true));
 window.addEventListener("afterprint", () => print(false));
 let width = innerWidth;
 window.addEventListener("resize", () => {
-  if (innerWidth < ROOM_FOR_LABELS !== width < ROOM_FOR_LABELS) render();
+  if ([1, 2].some((n) => innerWidth < n * ROOM_FOR_LABELS !== width < n * ROOM_FOR_LABELS)) render();
   width = innerWidth;
 });
 startTheme(redrawFigures);

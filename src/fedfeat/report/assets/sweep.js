@@ -31,7 +31,7 @@ function sweepSpec(key, values, points) {
     text: inChart(l.name),
     colour: look(l.index).colour,
   }));
-  const labels = endLabels(ends, axis.range);
+  const labels = endLabels(ends, axis.range, true);
   return {
     title: `Accuracy against ${key}`,
     caption:
@@ -42,7 +42,13 @@ function sweepSpec(key, values, points) {
       .join("; "),
     height: 340,
     traces: lines.map((l) => sweepTrace(l, place.at)),
-    layout: { xaxis: place.axis, yaxis: axis, annotations: labels, margin: { r: roomFor(labels) } },
+    layout: {
+      xaxis: place.axis,
+      yaxis: axis,
+      annotations: labels,
+      showlegend: !labels.length && lines.length > 1,
+      margin: { r: roomFor(labels) },
+    },
     numbers: {
       columns: [
         { heading: "method and other settings", text: true },
