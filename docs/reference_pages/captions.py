@@ -33,8 +33,8 @@ CAPTIONS = {
         "A test image of a 4, an old digit; its energy in the span of the new digits is above the prior; its largest "
         "cosine is that of the new digit 6 before the correction and that of 4 after it",
         "One test image. Its energy among the new digits is higher than the prior, which is what old images show. The "
-        "excess (hatched) sets the gate, and the gate shrinks the part along new prototypes and stretches the part along old "
-        "ones: 6 before (outlined), 4 after (filled).",
+        "excess (hatched) sets the gate, and the gate shrinks the part along new prototypes and stretches the part "
+        "along old ones: 6 before (outlined), 4 after (filled).",
     ),
 }
 

@@ -43,6 +43,7 @@ function showSections() {
       grid("client-tables", "half", null, [clientTable(), taskTable()]),
     ],
     correction: [
+      methodKey("correction"),
       state.data.choices.length < 2 && learned().length
         ? note("None of these methods corrects its predictions.")
         : null,
