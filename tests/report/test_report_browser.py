@@ -138,6 +138,7 @@ def test_a_sweep_is_drawn_against_each_setting_and_not_ranked(visit, tmp_path: P
     assert lines == {"lr=0.01": ([6, 14], [76.55, 80.55], deviation), "lr=0.1": ([6, 14], [77, 81], deviation)}
     other = chart(page, "sweep-train-lr")
     assert other["layout"]["xaxis"]["type"] == "log"
+    assert {note["text"]: note["x"] for note in other["layout"]["annotations"]} == {"budget=6": -1, "budget=14": -1}
     assert {t["name"]: t["y"] for t in other["data"]} == {"budget=6": [76.55, 77], "budget=14": [80.55, 81]}
     assert "not a ranking" in page.locator("#headline").inner_text()
     assert page.locator("#comparison .best").count() == 0

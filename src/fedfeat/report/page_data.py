@@ -68,9 +68,16 @@ def title(rows: Sequence[SummaryRow]) -> str:
 
 
 def varied(groups: Sequence[Group]) -> Data:
-    """Return the settings in which groups of one method differ, each with its value in every group, or None."""
+    """Return the settings that a sweep varied, each with its value in every group, or None.
+
+    Where runs of one method also differ in others, no setting alone explains an accuracy, and there is none.
+    """
     settings = [setting(group.runs[0]) for group in groups]
-    keys = telling_keys(settings, [group.runs[0].method for group in groups])
+    methods = [group.runs[0].method for group in groups]
+    keys = telling_keys(settings, methods)
+    rest = [{key: value for key, value in values.items() if key not in keys} for values in settings]
+    if telling_keys(rest, methods):
+        return {}
     return {key: [_plain(values.get(key)) for values in settings] for key in keys}
 
 

@@ -26,7 +26,7 @@ function sweepSpec(key, values, points) {
   );
   const place = valueAxis(key, values);
   const ends = lines.map((l) => ({
-    x: place.at(last(l.values)),
+    x: place.named(last(l.values)),
     y: last(l.ends)[0],
     text: inChart(l.name),
     colour: look(l.index).colour,
@@ -41,7 +41,7 @@ function sweepSpec(key, values, points) {
       .map((l) => `${l.name}: ${l.values.map((v, i) => `${number(l.ends[i][0])} % at ${v}`).join(", ")}`)
       .join("; "),
     height: 340,
-    traces: lines.map((l) => sweepTrace(l, place.at)),
+    traces: lines.map((l) => sweepTrace(l, place)),
     layout: {
       xaxis: place.axis,
       yaxis: axis,
@@ -101,6 +101,8 @@ function valueAxis(key, values) {
     return {
       axis: { title, tickvals, ticktext, range: [-0.25, values.length - 0.75] },
       at: (v) => values.indexOf(v),
+      named: (v) => values.indexOf(v),
+      numbers,
     };
   }
   const [low, high] = [values[0], last(values)];
@@ -116,14 +118,17 @@ function valueAxis(key, values) {
       range: [scaled(low) - margin, scaled(high) + margin],
     },
     at: (v) => v,
+    named: scaled, // the library wants a note's place on a logarithmic axis as a logarithm
+    numbers,
   };
 }
 
-function sweepTrace({ name, index, values, ends }, at) {
+function sweepTrace({ name, index, values, ends }, { at, numbers }) {
   const errors = ends.map((end) => end[1] ?? 0);
   const spread = ends.map((end) => (end[1] === null ? "" : ` \u00b1 ${number(end[1])}`));
   return line({ index, name }, values.map(at), ends.map((end) => end[0]), {
     text: values.map((v, i) => `${inChart(String(v))}: ${number(ends[i][0])}${spread[i]} %`),
+    mode: numbers ? "lines+markers" : "markers", // between names there is nothing
     hovertemplate: "%{text}<extra>%{fullData.name}</extra>",
     error_y: errors.some(Boolean)
       ? { type: "data", array: errors, color: look(index).colour, thickness: 1, width: 4 }
