@@ -8,14 +8,16 @@ from pathlib import Path
 
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
+from reference_pages.captions import FOLDER
 from reference_pages.communication import communication_page, measure_all
 from reference_pages.configuration import configuration_reference
 from reference_pages.pages import method_pages
+from reference_pages.pictures import write_pictures
 
 DOCS = Path("docs")
 
 
-def write_documents(docs: Path, *, measure: bool = False) -> None:
+def write_documents(docs: Path, *, measure: bool = False, draw: bool = False) -> None:
     """Write every document; pages of methods that are gone are removed."""
     if not docs.is_dir():
         raise FedfeatError(f"{docs}: there is no such folder here; run this in the project's root")
@@ -26,6 +28,8 @@ def write_documents(docs: Path, *, measure: bool = False) -> None:
     for page in (docs / "methods").glob("*.md"):
         if page.name not in pages:
             page.unlink()
+    if draw:
+        write_pictures(docs / FOLDER)
     if measure:
         write_atomically(docs / "communication.md", communication_page(measure_all(_say)).encode())
 
@@ -38,8 +42,10 @@ def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m reference_pages", description=__doc__)
     parser.add_argument("--measure", action="store_true", help="also run every method and write communication.md")
+    parser.add_argument("--draw", action="store_true", help="also draw the pictures of FEAT's components")
+    asked = parser.parse_args()
     try:
-        write_documents(DOCS, measure=parser.parse_args().measure)
+        write_documents(DOCS, measure=asked.measure, draw=asked.draw)
     except FedfeatError as error:
         sys.exit(f"error: {error}")
 

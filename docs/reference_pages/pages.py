@@ -10,6 +10,7 @@ from fedfeat.algorithm.registry import Part
 from fedfeat.algorithm.sent import SYMBOLS, Sent
 from fedfeat.core.errors import FedfeatError
 from fedfeat.methods import PARTS
+from reference_pages.captions import CAPTIONS, picture
 from reference_pages.configuration import default_words, leaf_fields, markdown_row
 from reference_pages.sections import IDEA, sections_of
 
@@ -65,6 +66,7 @@ def method_page(part: Part) -> str:
         part.summary,
         f"Kind: {part.kind}. Code: [{module.rpartition('/')[2]}.py](../../{source}). All methods: [index](index.md).",
         f"## Idea\n\n{_markdown(sections[IDEA])}",
+        *([picture(part.name, "../")] if part.name in CAPTIONS else []),
         f"## Objective\n\n{_objective(sections['Objective'])}",
         f"## What is sent\n\n{_sent(part)}",
         f"## Defaults\n\n{_defaults(part)}",

@@ -163,6 +163,19 @@ def test_pages_fit_and_stay_offline(site: Path, browser: Browser, width: int, sc
 
 
 @pytest.mark.browser
+def test_code_can_be_copied_by_a_button_that_shows(site: Path, browser: Browser) -> None:
+    page, complaints, _ = visit(browser, (site / "pieces.html").as_uri(), 1200, "light")
+    button = page.locator("button.copybtn").first
+    button.wait_for()
+    assert float(button.evaluate("b => getComputedStyle(b).opacity")) > 0.5  # no mouse is near
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    button.click()
+    assert page.evaluate("navigator.clipboard.readText()").startswith("import torch\n")
+    assert complaints == []
+    page.close()
+
+
+@pytest.mark.browser
 def test_search_works_from_disk(site: Path, browser: Browser) -> None:
     page, complaints, _ = visit(browser, (site / "search.html").as_uri() + "?q=orthonormal_basis", 1200, "light")
     page.wait_for_selector("#search-results li a")

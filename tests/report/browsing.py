@@ -13,17 +13,22 @@ from playwright.sync_api import Browser, Page, sync_playwright
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """Start the system's Chromium."""
+def browser_path() -> str:
+    """Return where the system's Chromium is."""
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
     if path is None:
         pytest.fail(
             "these tests need Chromium: install it (Debian: apt-get install chromium), "
             "or leave them out with -m 'not browser'"
         )
+    return path
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Start the system's Chromium."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=browser_path(), args=["--no-sandbox"])
         yield browser
         browser.close()
 

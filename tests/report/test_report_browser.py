@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
-from browsing import chart, overflow
+import tomli_w
+from browsing import browser_path, chart, overflow
 from fake_runs import with_calibration, write_run
+from PIL import Image
 
 from fedfeat.report.collect import find_runs
 from fedfeat.report.page import write_report
@@ -62,6 +67,83 @@ def test_charts_hold_the_numbers_of_the_runs(visit, comparison):
     assert chart(page, "loss-gsa")["data"][0]["y"] == [None, None, 0.1, 0.1]
     assert {t["name"]: t["y"] for t in chart(page, "speed")["data"]}["finetune"] == [900] * 4
     assert [t["y"] for t in chart(page, "bytes")["data"]][:2] == [[0.5] * 4, [0.25, 0.25, 0.5, 0.5]]
+
+
+@pytest.mark.processes
+def test_a_picture_taken_without_waiting_or_scrolling_shows_the_charts(comparison, tmp_path: Path):
+    picture = tmp_path / "page.png"
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}", "--window-size=1280,2600"]
+    subprocess.run([browser_path(), *options, f"--screenshot={picture}", comparison], check=True, capture_output=True)
+    pixels = np.asarray(Image.open(picture).convert("RGB"))[1000:].reshape(-1, 3)  # below cards and tables
+    for colour in ("#0072b2", "#d55e00", "#00875f", "#0d4a86"):  # three methods, and the end of the scale of heat maps
+        wanted = [int(colour[i : i + 2], 16) for i in (1, 3, 5)]
+        assert (np.abs(pixels.astype(int) - wanted).max(axis=1) < 12).sum() > 300, colour
+
+
+def luminance(colour: str | list[float]) -> float:
+    """Relative luminance as the accessibility guidelines define it."""
+    values = [int(colour[i : i + 2], 16) for i in (1, 3, 5)] if isinstance(colour, str) else colour
+    linear = [v / 12.92 if (v := value / 255) <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for value in values]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_numbers_in_cells_can_be_read_and_a_zero_is_not_an_empty_cell(visit, make_run, tmp_path: Path, scheme):
+    path = make_run("finetune")
+    result = json.loads((path / "result.json").read_text())
+    matrix = [[10.0 * (i * 5 + j) % 101 for j in range(i + 1)] for i in range(5)]
+    curve = {"accuracy_after_task": [50.0] * 5, "accuracy_after_task_uncorrected": [50.0] * 5}
+    matrices = {"accuracy_matrix": matrix, "accuracy_matrix_uncorrected": matrix}
+    (path / "result.json").write_text(json.dumps(result | curve | matrices))
+    write_report(find_runs([path]), tmp_path / "report.html")
+    visit.page.emulate_media(color_scheme=scheme)
+    map_, numbers = chart(visit.open((tmp_path / "report.html").as_uri()), "matrix-finetune")["data"]
+    stops = np.array([[int(stop[i : i + 2], 16) for i in (1, 3, 5)] for _, stop in map_["colorscale"]])
+    values = [v for row in map_["z"] for v in row if v is not None]
+    assert numbers["text"] == [f"{v:.0f}" for v in values]
+    for value, ink in zip(values, numbers["textfont"]["color"], strict=True):
+        cell = [np.interp(value / 25, range(5), channel) for channel in stops.T]
+        dark, light = sorted((luminance(cell), luminance(ink)))
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, value
+    page = visit.page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--page').trim()")
+    assert abs(luminance(map_["colorscale"][0][1]) - luminance(page)) > 0.01
+
+
+def test_old_and_new_classes_have_colours_of_their_own_and_rounds_no_markers(visit, comparison):
+    page = visit.open(comparison)
+    methods = {t["line"]["color"] for t in chart(page, "accuracy")["data"] if t.get("mode") == "lines+markers"}
+    sides = [t["line"]["color"] for t in chart(page, "head-tail-fedcbdr-feat")["data"]]
+    assert len(set(sides)) == 2
+    assert methods.isdisjoint(sides)
+    assert {t["line"]["color"] for t in chart(page, "energy-0")["data"]} == set(sides)
+    assert page.locator("#learning figure[id^=figure-loss]").count() == 2
+    for key in ("loss-ce", "speed", "bytes"):
+        assert {t["mode"] for t in chart(page, key)["data"]} == {"lines"}
+
+
+def test_a_sweep_is_drawn_against_each_setting_and_not_ranked(visit, tmp_path: Path):
+    for budget in (6, 14):
+        for lr in (0.01, 0.1):
+            for seed in (0, 2):
+                path = write_run(
+                    tmp_path, "fedcbdr", seed, lr=lr, gain=budget + 10 * lr, folder=f"{budget}-{lr}-{seed}"
+                )
+                config = tomllib.loads((path / "config.toml").read_text())
+                config["scenario"]["budget"] = budget
+                (path / "config.toml").write_text(tomli_w.dumps(config))
+    write_report(find_runs([tmp_path]), tmp_path / "report.html")
+    page = visit.open((tmp_path / "report.html").as_uri())
+    lines = {t["name"]: (t["x"], t["y"], t["error_y"]["array"]) for t in chart(page, "sweep-scenario-budget")["data"]}
+    deviation = [pytest.approx(2**0.5, abs=1e-3)] * 2
+    assert lines == {"lr=0.01": ([6, 14], [76.55, 80.55], deviation), "lr=0.1": ([6, 14], [77, 81], deviation)}
+    other = chart(page, "sweep-train-lr")
+    assert other["layout"]["xaxis"]["type"] == "log"
+    assert {note["text"]: note["x"] for note in other["layout"]["annotations"]} == {"budget=6": -1, "budget=14": -1}
+    assert {t["name"]: t["y"] for t in other["data"]} == {"budget=6": [76.55, 77], "budget=14": [80.55, 81]}
+    assert "not a ranking" in page.locator("#headline").inner_text()
+    assert page.locator("#comparison .best").count() == 0
+    assert overflow(page) == 0
+    assert visit.complaints == []
 
 
 def test_one_switch_changes_charts_tables_and_cards(visit, comparison):
@@ -217,6 +299,11 @@ def test_one_run_without_a_correction_is_a_page_of_its_own(visit, make_run, tmp_
     assert page.locator("#prediction").is_hidden()
     assert page.locator("#detail").is_hidden()
     assert page.locator(".answers .card").count() == 4
+    charts = ("matrix-finetune", "forgetting", "confusion")  # side by side, from edge to edge
+    left, *_, right = (page.locator(f"#figure-{key}").bounding_box() for key in charts)
+    body = page.locator("#forgetting .body").bounding_box()
+    assert (left["x"], right["x"] + right["width"]) == (body["x"], pytest.approx(body["x"] + body["width"], abs=1))
+    assert left["y"] == right["y"]
     assert visit.complaints == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import tomllib
@@ -15,6 +16,7 @@ from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
 from fedfeat.report.collect import Spread, find_runs, group_runs, problems, read_run, setting, summary_rows
 from fedfeat.report.page_data import page_data
+from fedfeat.report.run import Run
 from fedfeat.runs.identity import deciding_settings
 
 
@@ -47,9 +49,9 @@ def test_groups_split_by_setting_and_are_named_by_it(make_run):
     runs = [read_run(make_run(seed=s, lr=lr)) for lr in (0.1, 0.2) for s in (0, 1)]
     groups = group_runs([*runs, read_run(make_run("finetune", 7))])
     assert sorted(g.label for g in groups) == [
-        "fedcbdr (train.lr=0.1)",
-        "fedcbdr (train.lr=0.2)",
-        "finetune (train.lr=0.1)",
+        "fedcbdr (lr=0.1)",
+        "fedcbdr (lr=0.2)",
+        "finetune (lr=0.1)",
     ]
     assert sorted(len(g.runs) for g in groups) == [1, 2, 2]
 
@@ -65,6 +67,48 @@ def test_images_of_ones_own_are_known_by_their_place(make_run):
     assert sorted(row.label for row in summary_rows([own[0], *known])) == [
         "fedcbdr (data.name=digits)",
         "fedcbdr (data.name=npz)",
+    ]
+
+
+def grid_of(make_run, methods: list[str], **values: list[object]) -> list[Run]:
+    """Runs of every combination; a key ``train__lr`` is ``train.lr``."""
+    runs = []
+    for number, (method, *point) in enumerate(itertools.product(methods, *values.values())):
+        tables: dict[str, dict[str, object]] = {"data": {"name": "digits"}}
+        for key, value in zip(values, point, strict=True):
+            table, _, name = key.partition("__")
+            tables.setdefault(table, {})[name] = value
+        runs.append(read_run(with_settings(make_run(method, folder=f"run-{number}"), **tables)))
+    return runs
+
+
+def test_labels_keep_every_setting_that_tells_runs_apart_and_nothing_else(make_run):
+    swept = {"scenario__budget": [6, 14], "scenario__beta": [0.1, 0.5], "train__lr": [0.01, 0.1], "model__name": "ab"}
+    groups = group_runs(grid_of(make_run, ["fedcbdr+feat"], **swept))
+    assert len({g.label for g in groups}) == len({g.name for g in groups}) == 16
+    found = {g.label: g.name for g in groups}
+    told = "beta=0.1, budget=6, model.name=a, lr=0.01"
+    assert sorted(told.split(", ")) == sorted(found[next(k for k in found if "lr=0.01" in k and "=6" in k)].split(", "))
+    assert not any("more" in label or "#" in label for label in found)
+
+
+def test_names_in_charts_cut_the_method_and_not_what_differs(make_run):
+    methods = ["fedcbdr+etf+gsa+calibrate", "refed"]
+    groups = group_runs(grid_of(make_run, methods, scenario__budget=[6, 14], train__lr=[0.01, 0.1]))
+    assert {g.name for g in groups} == {
+        f"{method} (budget={budget}, lr={lr})"
+        for method in ("fedcbdr+etf+\u2026", "refed")
+        for budget in (6, 14)
+        for lr in (0.01, 0.1)
+    }
+
+
+def test_long_paths_are_told_from_where_they_differ(make_run):
+    places = [f"/a/long/way/to/images/of/{name}.npz" for name in ("cats", "dogs")]
+    runs = [read_run(make_run(dataset="npz", place=place, folder=place[-8:])) for place in places]
+    assert sorted(g.label for g in group_runs(runs)) == [
+        "fedcbdr (data.path=\u2026/cats.npz)",
+        "fedcbdr (data.path=\u2026/dogs.npz)",
     ]
 
 

@@ -134,6 +134,17 @@ def test_too_many_details_are_left_out_and_that_is_said(make_run, monkeypatch):
     assert any(s.startswith("2 runs are not shown in detail") for s in cut["missing"])
 
 
+def test_what_a_sweep_varied_is_told_group_by_group(make_run):
+    runs = find_runs([make_run(method, lr=lr) for method in ("finetune", "fedcbdr") for lr in (0.1, 0.2)])
+    data = page_data(runs)
+    assert list(data["varied"]) == ["train.lr"]
+    told = {(group["method"], value) for group, value in zip(data["groups"], data["varied"]["train.lr"], strict=True)}
+    assert told == {(method, lr) for method in ("finetune", "fedcbdr") for lr in (0.1, 0.2)}
+    assert page_data(runs[::3])["varied"] == {}  # one run of each method: nothing was varied
+    pair = find_runs([make_run(lr=0.3), make_run(lr=0.4, dataset="cifar10")])
+    assert page_data(pair)["varied"] == {}  # which of two settings made the difference, nobody knows
+
+
 def test_settings_are_parted_into_shared_and_not(make_run):
     data = page_data(find_runs([make_run("finetune", lr=0.1), make_run("fedcbdr", lr=0.2)]))["setting"]
     told = {key: value for key, value in data["shared"].items() if key not in BEFORE}  # these are filled in

@@ -6,17 +6,21 @@ import json
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
 from fedfeat.report.run import Run, read_run
-from fedfeat.runs.identity import deciding_settings
+from fedfeat.runs.identity import deciding_settings, telling_keys
 
 __all__ = ["Group", "Run", "Spread", "SummaryRow", "find_runs", "group_runs", "read_run", "summary_rows"]
 
-MAX_LABEL_KEYS = 2
+MAX_LABEL_KEYS = 3
+MOST_IN_CHART = 34
+MOST_VALUE = 24
+VAGUE = ("name", "path", "seed", "mode", "enabled")  # keys that need their table to be understood
 MEASURES = (
     "final_accuracy",
     "final_accuracy_uncorrected",
@@ -78,6 +82,7 @@ class Group:
 
     label: str
     runs: tuple[Run, ...]
+    name: str = ""  # the label for charts, where there is less room
 
     @property
     def shown(self) -> tuple[Run, ...]:
@@ -109,7 +114,8 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     members = [sorted(g, key=lambda r: (r.seed is None, r.seed or 0)) for g in groups.values()]
     members.sort(key=_best_first)
     labels = _labels([g[0] for g in members])
-    return [Group(label, tuple(g)) for label, g in zip(labels, members, strict=True)]
+    names = _chart_names([g[0].method for g in members], labels)
+    return [Group(label, tuple(g), name) for label, g, name in zip(labels, members, names, strict=True)]
 
 
 def _best_first(runs: list[Run]) -> tuple[float, str]:
@@ -132,17 +138,24 @@ def _labels(firsts: list[Run]) -> list[str]:
     """Name groups by method, and by the shared settings in which they differ."""
     settings = [setting(run) for run in firsts]
     tables = [set(run.config) for run in firsts]
+    differing = [
+        {
+            key
+            for other, there in zip(settings, tables, strict=True)
+            for key in {*mine, *other} - {"method"}
+            if key.split(".")[0] in here & there and _differ(key, mine, other)
+        }
+        for mine, here in zip(settings, tables, strict=True)
+    ]
+    needed = telling_keys(settings, [run.method for run in firsts])
+    short = {key: _shortest(key, set.union(*differing)) for key in set.union(*differing, set())}
+    values = {key: _values([mine[key] for mine in settings if key in mine]) for key in short}
     labels: list[str] = []
-    for mine, here, run in zip(settings, tables, firsts, strict=True):
-        differing = sorted(
-            {
-                key
-                for other, there in zip(settings, tables, strict=True)
-                for key in {*mine, *other} - {"method"}
-                if key.split(".")[0] in here & there and _differ(key, mine, other)
-            }
-        )
-        labels.append(_unique(_label(run.method, mine, differing), labels))
+    for mine, keys, run in zip(settings, differing, firsts, strict=True):
+        shown = sorted(keys) if len(keys) <= MAX_LABEL_KEYS else [k for k in needed if k in keys]
+        told = [f"{short[key]}={values[key].get(str(mine.get(key)), mine.get(key))}" for key in shown]
+        told += [f"{len(keys) - len(shown)} more"] if len(keys) > len(shown) else []
+        labels.append(_unique(f"{run.method} ({', '.join(told)})" if told else run.method, labels))
     return labels
 
 
@@ -153,11 +166,35 @@ def _differ(key: str, mine: dict[str, Any], other: dict[str, Any]) -> bool:
     return mine.get(key) != other.get(key)
 
 
-def _label(method: str, values: dict[str, Any], differing: list[str]) -> str:
-    named = [f"{key}={values.get(key)}" for key in differing[:MAX_LABEL_KEYS]]
-    more = len(differing) - len(named)
-    named += [f"{more} more"] if more else []
-    return f"{method} ({', '.join(named)})" if named else method
+def _shortest(key: str, among: set[str]) -> str:
+    """Return the end of a dotted key that no other one has, and that says something alone."""
+    parts = key.split(".")
+    first = len(parts) - (2 if parts[-1] in VAGUE else 1)
+    ends = (".".join(parts[start:]) for start in range(first, 0, -1))
+    return next((end for end in ends if not any(k != key and f".{k}".endswith(f".{end}") for k in among)), key)
+
+
+def _values(values: Sequence[Any]) -> dict[str, str]:
+    """Return how values are told: where one is long, without the folders that all of them begin with."""
+    texts = dict.fromkeys(map(str, values))
+    parts = {text: text.split("/") for text in texts}
+    shared = len(list(takewhile(lambda names: len(set(names)) == 1, zip(*parts.values(), strict=False))))
+    if len(texts) < 2 or not shared or max(map(len, texts)) <= MOST_VALUE:
+        return {text: text for text in texts}
+    return {text: "/".join(["\u2026", *names[shared:]]) for text, names in parts.items()}
+
+
+def _chart_names(methods: Sequence[str], labels: Sequence[str]) -> list[str]:
+    """Return labels for charts: where one is long, the method gives way and the part in which runs differ stays."""
+    rests = [label[len(method) :].strip() for method, label in zip(methods, labels, strict=True)]
+    if max(map(len, labels), default=0) <= MOST_IN_CHART or not all(rests):
+        return list(labels)
+    if len(set(methods)) == 1:
+        return [rest.removeprefix("(").removesuffix(")") for rest in rests]
+    room = max(MOST_IN_CHART - max(map(len, rests)) - 2, 6)
+    cut = [method if len(method) <= room + 1 else f"{method[:room]}\u2026" for method in methods]
+    names = [f"{method} {rest}" for method, rest in zip(cut, rests, strict=True)]
+    return names if len(set(names)) == len(names) else list(labels)
 
 
 def _unique(label: str, taken: list[str]) -> str:

@@ -41,6 +41,8 @@ def group_data(group: Group) -> Data:
     kinds = [kind for kind in INSTEAD if any(kind in p for p in found)]
     return {
         "label": group.label,
+        "name": group.name,
+        "method": group.runs[0].method,
         "seeds": [run.seed for run in group.shown if run.finished],
         "unfinished": sum(not run.finished for run in group.runs),
         **labels(group.runs[0]),

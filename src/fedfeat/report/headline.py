@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import fmean
+from typing import Any
 
 from fedfeat.report.collect import Group, SummaryRow
 from fedfeat.report.run import Run
@@ -20,8 +21,8 @@ def headline(rows: Sequence[SummaryRow]) -> list[str]:
         return []
     done = [row for row in rows if row.final_accuracy is not None]
     if not done:
-        return [_setup(rows), "No run has finished yet, so there is no result to report."]
-    return [_setup(rows), *_outcome(done), *_corrections(done)]
+        return [_setup(rows), *_rules(rows), "No run has finished yet, so there is no result to report."]
+    return [_setup(rows), *_rules(rows), *_outcome(done), *_corrections(done)]
 
 
 def count(number: int, noun: str) -> str:
@@ -37,13 +38,18 @@ def listed(items: Sequence[object]) -> str:
 
 def named(rows: Sequence[SummaryRow], join: Callable[[list[str]], str]) -> str:
     """Return the labels of some rows, or their number where a list would be long."""
-    return join([row.label for row in rows]) if len(rows) <= MAX_NAMED_ROWS else f"{len(rows)} methods"
+    if len(rows) <= MAX_NAMED_ROWS:
+        return join([row.label for row in rows])
+    methods = list(dict.fromkeys(row.method for row in rows))
+    if len(methods) > MAX_NAMED_ROWS or len(methods) == len(rows):
+        return f"{len(rows)} methods"
+    return f"{join(methods)} in {len(rows)} settings"
 
 
 def _setup(rows: Sequence[SummaryRow]) -> str:
     datasets = listed(sorted({row.dataset for row in rows}))
     methods = named(rows, listed)
-    verb = "was" if len(rows) == 1 else "were"
+    verb = "was" if len({row.method for row in rows}) == 1 else "were"
     done = "run" if any(row.seeds for row in rows) else "begun"
     return f"{methods} {verb} {done} on {datasets}{_shape(rows)}{_seeds(rows)}."
 
@@ -56,6 +62,29 @@ def _shape(rows: Sequence[SummaryRow]) -> str:
     tasks, classes, clients = shapes.pop()
     more = "es" if classes > 1 else ""
     return f", {classes} class{more} in {count(tasks, 'task')}, spread over {count(clients, 'client')}"
+
+
+def _rules(rows: Sequence[SummaryRow]) -> list[str]:
+    """Say how skewed, how many exemplars and how many rounds, as far as all runs have them in common."""
+    configs = [row.group.runs[0].config for row in rows]
+
+    def common(table: str, key: str) -> Any:
+        found = [t.get(key) if isinstance(t := c.get(table), dict) else None for c in configs]
+        return found[0] if all(value == found[0] for value in found) else None
+
+    partition, beta, budget = (common("scenario", key) for key in ("partition", "beta", "budget"))
+    skews = {"iid": "the partition is IID", "shards": "the partition is in shards by class"}
+    skew = skews.get(partition) or (f"the partition is Dirichlet with beta {beta:g}" if partition and beta else None)
+    own = common("scenario", "budget_scope") == "per_client_per_task"
+    whose = "each client keeps" if own else "the clients together keep"
+    rounds = common("train", "rounds")
+    told = [
+        skew,
+        f"{whose} at most {count(budget, 'exemplar')} per task" if isinstance(budget, int) else None,
+        f"a task has {count(rounds, 'round')}" if isinstance(rounds, int) else None,
+    ]
+    sentence = listed([words for words in told if words])
+    return [f"{sentence[0].upper()}{sentence[1:]}."] if sentence else []
 
 
 def _seeds(rows: Sequence[SummaryRow]) -> str:
@@ -75,7 +104,7 @@ def _outcome(rows: list[SummaryRow]) -> list[str]:
     reached = f"{best.label} recognises {best.final_accuracy.text(1)} % of the test images of all classes"
     if len(rows) == 1:
         return [f"After the last task {reached}."]
-    if not _comparable(rows):
+    if not comparable(rows):
         return ["The runs differ in data set or scenario, so the rows of the table are not a ranking."]
     second = rows[1]
     gaps = _paired_gaps(best.group, second.group)
@@ -84,9 +113,10 @@ def _outcome(rows: list[SummaryRow]) -> list[str]:
     return [f"After the last task {reached}, the highest; {second.label} follows {_points(gaps)} behind."]
 
 
-def _comparable(rows: list[SummaryRow]) -> bool:
+def comparable(rows: Sequence[SummaryRow]) -> bool:
+    """Say whether rows may be ranked: they share data set and scenario."""
     configs = [row.group.runs[0].config for row in rows]
-    first = configs[0]
+    first = configs[0] if configs else {}
     return bool(first) and all(c.get(k) == first.get(k) for c in configs for k in ("data", "scenario"))
 
 
@@ -104,7 +134,8 @@ def _corrections(rows: list[SummaryRow]) -> list[str]:
         return ["None of these methods corrects its predictions."]
     if len(gains) > MAX_CORRECTED_ROWS:
         low, high = (f"{v:+.1f}".replace("-", MINUS) for v in (f(map(fmean, gains.values())) for f in (min, max)))
-        return [f"The correction changes the final accuracy of {len(gains)} methods, by {low} to {high} points."]
+        noun = "methods" if len({row.method for row in rows}) == len(rows) else "settings"
+        return [f"The correction changes the final accuracy of {len(gains)} {noun}, by {low} to {high} points."]
     return [_correction(label, values) for label, values in gains.items()]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import zlib
 from collections.abc import Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from fedfeat.core.errors import FedfeatError, MissingExtra
 from fedfeat.core.files import write_atomically
@@ -19,12 +21,15 @@ from fedfeat.report.run import Run
 ASSETS = Path(__file__).with_name("assets")
 SCRIPTS = (  # in the order in which they rest on each other; together they are one script
     "dom.js",
+    "unpack.js",
     "theme.js",
     "state.js",
     "copying.js",
     "tables.js",
     "traces.js",
     "figures.js",
+    "rounds.js",
+    "sweep.js",
     "learning.js",
     "forgetting.js",
     "clients.js",
@@ -38,6 +43,22 @@ SCRIPTS = (  # in the order in which they rest on each other; together they are 
     "live.js",
 )
 STYLES = ("colours.css", "page.css", "parts.css", "tables.css", "media.css")
+
+
+class Packed(NamedTuple):
+    """Compressed text that can stand in a page as it is, the size of the text in bytes, and its digest as a script."""
+
+    text: str = ""
+    size: int = 0
+    digest: str = ""
+
+
+def packed(text: str) -> Packed:
+    """Return text that ``unpack.js`` unpacks: raw deflate in base 85, whose digit ``<`` would begin a tag."""
+    content = text.encode("utf-8", errors="replace")
+    compressor = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
+    small = compressor.compress(content) + compressor.flush()
+    return Packed(base64.b85encode(small, pad=True).decode().replace("<", ","), len(content), digest(content))
 
 
 def write_report(runs: Sequence[Run], path: Path) -> None:
@@ -57,17 +78,19 @@ def document(data: Data, *, live: bool = False) -> str:
     try:
         library = _chart_library()
     except MissingExtra as error:
-        library = ""
+        library = Packed()
         data = {**data, "missing": [f"Charts: {error}.", *data["missing"]]}
-    script = _own_script()
+    script, content = _own_script(), packed(data_text(data))
     values = {
-        "policy": policy([script, library], live=live),
+        "policy": policy([digest(script.encode()), library.digest], live=live),
         "title": escape(data["title"]),
         "headline": escape(" ".join(data["headline"])),
         "style": _joined(STYLES),
         "live": "true" if live else "false",
-        "data": data_text(data),
-        "library": library,
+        "data": content.text,
+        "data_size": str(content.size),
+        "library": library.text,
+        "library_size": str(library.size),
         "script": script,
     }
     page = (ASSETS / "page.html").read_text(encoding="utf-8")
@@ -82,10 +105,14 @@ def data_text(data: Data) -> str:
     return json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def policy(scripts: Sequence[str], *, live: bool) -> str:
+def digest(script: bytes) -> str:
+    """Return what a content security policy knows a script by."""
+    return base64.b64encode(hashlib.sha256(script).digest()).decode()
+
+
+def policy(digests: Sequence[str], *, live: bool) -> str:
     """Return a content security policy: these scripts, inline style, embedded pictures, and nothing else."""
-    digests = (base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in scripts if s)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests if digest)
     connect = " connect-src 'self';" if live else ""
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:;"
@@ -103,12 +130,12 @@ def _own_script() -> str:
 
 
 @cache
-def _chart_library() -> str:
+def _chart_library() -> Packed:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
         raise MissingExtra("plotly", "plots", "drawing charts") from error
-    return _embeddable(get_plotlyjs())
+    return packed(get_plotlyjs())
 
 
 def _embeddable(script: str) -> str:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from fedfeat import __version__
 from fedfeat.report.collect import Group, SummaryRow, problems, setting, summary_rows
 from fedfeat.report.group_data import Data, group_data, run_detail
-from fedfeat.report.headline import headline, named
+from fedfeat.report.headline import comparable, headline, named
 from fedfeat.report.predictions import choices
 from fedfeat.report.records import ScenarioRecord
 from fedfeat.report.run import Run
 from fedfeat.report.tables import COLUMNS
+from fedfeat.runs.identity import telling_keys
 
 MOST_DETAIL_BYTES = 3_500_000
 GAIN = {
@@ -46,6 +48,8 @@ def page_data(runs: Sequence[Run]) -> Data:
     return {
         "title": title(rows),
         "headline": headline(rows),
+        "ranked": comparable(rows),
+        "varied": varied(groups),
         "version": __version__,
         "runs": len(runs),
         "choices": choices(runs),
@@ -61,6 +65,25 @@ def page_data(runs: Sequence[Run]) -> Data:
 def title(rows: Sequence[SummaryRow]) -> str:
     """Return what was run on what."""
     return f"{', '.join(sorted({row.dataset for row in rows}))}: {named(rows, ', '.join)}"
+
+
+def varied(groups: Sequence[Group]) -> Data:
+    """Return the settings that a sweep varied, each with its value in every group, or None.
+
+    Where runs of one method also differ in others, no setting alone explains an accuracy, and there is none.
+    """
+    settings = [setting(group.runs[0]) for group in groups]
+    methods = [group.runs[0].method for group in groups]
+    keys = telling_keys(settings, methods)
+    rest = [{key: value for key, value in values.items() if key not in keys} for values in settings]
+    if telling_keys(rest, methods):
+        return {}
+    return {key: [_plain(values.get(key)) for values in settings] for key in keys}
+
+
+def _plain(value: Any) -> float | str | None:
+    number = isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    return value if value is None or number else _value(value)
 
 
 def columns() -> list[Data]:

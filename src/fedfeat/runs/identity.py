@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ UNDECISIVE = ("run", "tracker", "federation", "data.path", "recipe")
 COMPUTATION = ("engine", "plugins")  # other last bits of a result, but the same experiment in a table of results
 # Such a name says nothing about the images: only their place does.
 OWN_DATA = {name for name, known in DATASETS.items() if known.needs == "path"}
+MOST_IN_A_NAME = 24
 FEW = 3  # settings that are told for every run; of more, only those that are not as in most runs
 
 
@@ -82,11 +84,35 @@ def identity(config: Config) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
-def folder_name(config: Config) -> str:
-    """Return a run folder's name: readable first, exact at the end."""
+def folder_name(config: Config, told: Iterable[str] = ()) -> str:
+    """Return a run folder's name: readable first, exact at the end.
+
+    :param told: dotted keys whose values stand in it besides.
+    """
     scenario = config.scenario
     where = f"{config.data.name}-{scenario.tasks}-beta{scenario.beta:g}-k{scenario.clients}"
-    return f"{where}-{config.method}-seed{config.seed}-{identity(config)}"
+    values = flatten(deciding_settings(config, place=True))
+    more = "".join(f"-{_last(key)}{_in_a_name(values[key])}" for key in told if key in values)
+    return f"{where}-{config.method}{more}-seed{config.seed}-{identity(config)}"
+
+
+def folder_names(configs: Sequence[Config]) -> list[str]:
+    """Return a folder's name for each of some runs, with the values of the settings in which they differ."""
+    plain = [folder_name(config).rpartition("-")[0] for config in configs]
+    told = telling_keys([flatten(deciding_settings(config, place=True)) for config in configs], plain)
+    return [folder_name(config, told) for config in configs]
+
+
+def telling_keys(tables: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
+    """Return the dotted keys, no more than needed, that tell apart what has the same name."""
+    told: list[tuple[str, ...]] = [(name,) for name in names]
+    found = []
+    for key in dict.fromkeys(key for table in tables for key in table):
+        more = [(*known, str(table.get(key))) for known, table in zip(told, tables, strict=True)]
+        if len(set(more)) > len(set(told)):
+            told = more
+            found.append(key)
+    return found
 
 
 def refuse_other_folder(folder: RunFolder, config: Config) -> None:
@@ -128,6 +154,16 @@ def tell_apart(configs: Sequence[Config]) -> list[str]:
         shown = [k for k in varied if k in table and (len(varied) <= FEW or table[k] != varied[k])]
         told.append(", ".join([name, *(f"{key}={table[key]}" for key in shown)]))
     return told
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _in_a_name(value: Any) -> str:
+    """Return a value as part of a file name: short, and without what a file system or shell would take amiss."""
+    text = Path(value).stem if isinstance(value, str) else str(value)
+    return re.sub(r"[^\w.+]+", "_", text)[:MOST_IN_A_NAME].strip("_")
 
 
 def _undecisive() -> set[str]:

@@ -10,6 +10,7 @@ import pytest
 from sweep_toys import MakeConfig
 
 from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.identity import folder_name
 from fedfeat.runs.sweep import Event, Planned, finish, finish_planned, plan
 from toy import untimed
 
@@ -39,6 +40,23 @@ def test_nothing_is_run_twice(toy: MakeConfig, tmp_path: Path) -> None:
     again = finish([*configs, toy("replay", seed=8)], tmp_path, watch=second)
     assert (second.count("start"), second.count("done"), second.count("stored")) == (1, 1, 2)
     assert [o.result for o in again[:3]] == [o.result for o in outcomes]
+
+
+def test_folders_tell_the_values_in_which_runs_differ(toy: MakeConfig, tmp_path: Path) -> None:
+    grid = [toy(scenario={"budget": budget}, train={"lr": lr}) for budget in (6, 14) for lr in (0.02, 0.1)]
+    names = [run.path.name for run in plan(grid, tmp_path)]
+    told = [name.partition("-finetune")[2].rpartition("-seed")[0] for name in names]
+    assert told == ["-budget6-lr0.02", "-budget6-lr0.1", "-budget14-lr0.02", "-budget14-lr0.1"]
+    assert plan(grid[:1], tmp_path)[0].path.name == folder_name(grid[0])  # nothing differs in one run
+
+
+def test_a_run_is_found_under_any_name_with_its_fingerprint(toy: MakeConfig, tmp_path: Path) -> None:
+    one, other = toy(train={"lr": 0.05}), toy(train={"lr": 0.1})
+    finish([one], tmp_path)  # a folder without the value, as earlier versions named it
+    heard = Heard()
+    outcomes = finish([one, other], tmp_path, watch=heard)
+    assert [o.path.name for o in outcomes] == [folder_name(one), folder_name(other, ["train.lr"])]
+    assert (heard.count("stored"), heard.count("done")) == (1, 1)
 
 
 def test_an_interrupted_run_is_continued_to_the_same_result(toy: MakeConfig, tmp_path: Path) -> None:

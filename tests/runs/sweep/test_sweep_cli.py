@@ -102,7 +102,8 @@ def test_own_data_sets_have_a_row_each(sweep_file: Path, toy_file: Path, tmp_pat
     assert len(rows) == 2
     for path in (toy_file, tmp_path / "other.npz"):
         assert f"finetune seed 1, data.path={path}: final accuracy" in done.output
-        assert sum(f"data.path={path}" in row for row in rows) == 1
+        assert sum(f"data.path=\u2026/{path.name}" in row or f"/{path.name})" in row for row in rows) == 1
+    assert {p.name.split("-path")[1].split("-seed")[0] for p in (tmp_path / "out").glob("*-path*")} == {"toy", "other"}
 
 
 def test_per_gpu_without_a_gpu_is_one_sentence(sweep_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

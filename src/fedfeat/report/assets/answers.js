@@ -7,7 +7,7 @@ function answerCards() {
   return [learnedCard(best), forgottenCard(best), clientsCard(), correctionCard(best), costCard(best)].filter(Boolean);
 }
 
-const named = (group) => (state.data.groups.length > 1 ? ` (${short(group.label, 40)})` : "");
+const named = (group) => (state.data.groups.length > 1 ? ` (${short(group.name, 60)})` : "");
 
 function card(section, question, answer, more) {
   const kept = (card[section] ??= make(
@@ -95,7 +95,7 @@ function comparisonTable() {
   const columns = [
     { heading: "method", text: true },
     { heading: "seeds", text: true, meaning: "that finished" },
-    ...measured.map((c) => ({ ...c, plain: c.key in data.groups[0].costs })),
+    ...measured.map((c) => ({ ...c, plain: c.key in data.groups[0].costs, better: data.ranked ? c.better : null })),
   ];
   const seeds = (g) =>
     [g.seeds.join(", "), g.unfinished ? `${g.unfinished} unfinished` : ""].filter(Boolean).join("; ");

@@ -10,6 +10,14 @@ function clientAccuracyFigure() {
   const tasks = oneTo(rows[0].length);
   const clients = rows.map((_, k) => k);
   const written = rows.length <= WRITTEN_CLIENTS && tasks.length <= WRITTEN_TASKS;
+  const map = heatmap({
+    x: tasks,
+    y: clients,
+    z: rows,
+    hover: "client %{y} after task %{x}: %{z:.1f} %",
+    gap: rows.length > 60 ? 0 : 2,
+    bar: written ? null : { ticksuffix: " %" },
+  });
   return {
     title: `Accuracy per client: ${runName(run)}`,
     caption:
@@ -17,17 +25,7 @@ function clientAccuracyFigure() {
       `In percent, ${predictionName(state.data.groups[run.group])}.`,
     summary: clientExtremes(rows),
     height: clientHeight(rows.length),
-    traces: [
-      heatmap({
-        x: tasks,
-        y: clients,
-        z: rows,
-        hover: "client %{y} after task %{x}: %{z:.1f} %",
-        gap: rows.length > 60 ? 0 : 2,
-        text: written ? { texttemplate: "%{z:.0f}" } : null,
-        bar: written ? null : { ticksuffix: " %" },
-      }),
-    ],
+    traces: written ? [map, cellNumbers(map)] : [map],
     layout: { xaxis: { ...taskAxis(tasks.length, "tasks learned"), showline: false }, yaxis: clientAxis(rows.length) },
     numbers: {
       columns: [{ heading: "client" }, ...tasks.map((t) => ({ heading: `task ${t}`, unit: "%", digits: 1 }))],

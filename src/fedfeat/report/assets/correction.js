@@ -1,25 +1,26 @@
 // What did the correction change? New and old classes with and without it, and the energies it rests on.
 
-const NEW = { name: "series-1", symbol: "square", label: "newest classes" };
-const OLD = { name: "series-0", symbol: "circle", label: "earlier classes" };
+const NEW = { name: "head", symbol: "square", label: "newest classes" };
+const OLD = { name: "tail", symbol: "circle", label: "earlier classes" };
 
-/** Return one chart per method: accuracy on the newest and on all earlier classes. */
-const headTailFigures = () =>
-  grid(
-    "head-tail",
-    "tight",
-    {
-      title: "New and old classes",
-      caption:
-        "Squares: classes of the newest task (head). Circles: all earlier classes (tail), of which only exemplars are left." +
-        (state.prediction === "none" || state.data.choices.length < 2
-          ? ""
-          : " Dotted: the same models without correction."),
-    },
-    learned()
-      .filter((g) => g.now.tail.mean.length > 1)
-      .map((group) => figure(`head-tail-${group.label}`, "small", headTailSpec(group))),
-  );
+/** Return one chart per method: accuracy on the newest and on all earlier classes; and what the correction gained. */
+function correctionFigures() {
+  const heading = {
+    title: "New and old classes",
+    caption:
+      "Red squares: classes of the newest task (head). Circles: all earlier classes (tail), of which only exemplars are left." +
+      (state.prediction === "none" || state.data.choices.length < 2
+        ? ""
+        : " Dotted: the same models without correction."),
+  };
+  const shown = learned().filter((g) => g.now.tail.mean.length > 1);
+  const alone = state.data.groups.length === 1;
+  const spec = (group) => (alone ? { ...headTailSpec(group), ...heading } : headTailSpec(group));
+  const charts = shown.map((group) => figure(`head-tail-${group.label}`, alone ? "half" : "small", spec(group)));
+  const gain = figure("gain", alone ? "half" : "wide", gainFigure());
+  if (alone) return [grid("head-tail", "half", null, [...charts, gain])];
+  return [grid("head-tail", "tight", heading, charts), gain];
+}
 
 function headTailSpec(group) {
   const corrected = state.prediction !== "none" && "own" in group.predictions;
@@ -154,7 +155,7 @@ function energyFigure(span) {
           ? "Dashed: the prior, measured on exemplars of earlier classes. EGC corrects the features to the right of it."
           : "Dashed: the prior of the same exemplars."),
     summary: `Mean share: ${kinds.map(([kind, counts]) => `${kind.label} ${number(middle(counts), 2)}`).join(", ")}${prior === null ? "" : `; the prior is ${number(prior, 2)}`}.`,
-    height: 290,
+    height: 310,
     traces: kinds.map(([kind, counts]) => ({
       type: "scatter",
       mode: "lines",
@@ -168,7 +169,8 @@ function energyFigure(span) {
     })),
     layout: {
       showlegend: true,
-      margin: { t: 40 },
+      margin: { t: 62 },
+      legend: { y: 1.13 },
       xaxis: { title: { text: "share of energy" }, range: [0, reach] },
       yaxis: { title: { text: "test images (%)" }, rangemode: "tozero" },
       shapes:
@@ -185,9 +187,8 @@ function energyFigure(span) {
                 yref: "paper",
                 text: `prior ${number(prior, 2)}`,
                 showarrow: false,
-                xanchor: prior > 0.75 * reach ? "right" : "left",
-                xshift: prior > 0.75 * reach ? -5 : 5,
-                yanchor: "top",
+                xanchor: prior < 0.1 * reach ? "left" : prior > 0.9 * reach ? "right" : "center",
+                yanchor: "bottom",
               },
             ],
     },

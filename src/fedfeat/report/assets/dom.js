@@ -49,6 +49,13 @@ const count = (many, noun) => `${number(many, 0)} ${noun}${many === 1 ? "" : "s"
 /** Return the numbers from 1 to n. */
 const oneTo = (n) => Array.from({ length: n }, (_, i) => i + 1);
 
+/** Return the entries of a list by what a function makes of them, in order. */
+function grouped(list, by) {
+  const found = new Map();
+  for (const entry of list) found.set(by(entry), [...(found.get(by(entry)) ?? []), entry]);
+  return found;
+}
+
 /** Return the last entry of a list. */
 const last = (list) => list[list.length - 1];
 

@@ -101,6 +101,15 @@ function draw(kept) {
   for (const svg of kept.plot.querySelectorAll(".main-svg")) svg.setAttribute("aria-hidden", "true");
 }
 
+/** Draw what is on the screen at once: a picture of the page may be taken as soon as it has loaded. */
+function drawVisible() {
+  for (const kept of figures.values()) {
+    const { top, bottom } = kept.plot.getBoundingClientRect();
+    kept.near ||= top < innerHeight && bottom > 0;
+    draw(kept);
+  }
+}
+
 /** Draw everything anew, after colours or widths changed. */
 function redrawFigures() {
   for (const kept of figures.values()) {
@@ -135,7 +144,7 @@ function methodKey(section) {
         "button",
         { type: "button", "aria-pressed": String(shown), title: group.label, onclick: press },
         mark,
-        short(group.label, 40),
+        short(group.name, 60),
       );
     }),
   );

@@ -4,41 +4,46 @@ const WRITTEN_TASKS = 10;
 const WRITTEN_CLASSES = 14;
 const NAMED_CLASSES = 40;
 const MOST_BARS = 6;
+const ALONE = 380; // height of the three charts of an only method, side by side
 
-/** Return one heat map per method: accuracy on each task (across) after each task (down). */
-const matrixFigures = () =>
-  grid(
-    "matrices",
-    "tight",
-    {
-      title: "Accuracy matrix",
-      caption:
-        "Accuracy on each task after each task, in percent. Down a column: what becomes of a task while newer ones are learned.",
-    },
-    learned().map((group) => figure(`matrix-${group.label}`, "small", matrixSpec(group))),
-  );
+const MATRIX = {
+  title: "Accuracy matrix",
+  caption:
+    "Accuracy on each task after each task, in percent. Down a column: what becomes of a task while newer ones are learned. Empty: not learned yet.",
+};
 
-function matrixSpec(group) {
+/** Return what was forgotten: a matrix per method, or that of the only one beside the other two charts. */
+function forgettingFigures() {
+  const shown = learned();
+  const alone = state.data.groups.length === 1;
+  const matrices = shown.map((group) => figure(`matrix-${group.label}`, "small", matrixSpec(group, alone)));
+  const others = [
+    figure("forgetting", alone ? "small" : "half", forgettingFigure()),
+    figure("confusion", alone ? "small" : "half", confusionFigure()),
+  ];
+  if (alone) return [grid("forgetting", "narrow", null, [...matrices, ...others])];
+  return [grid("matrices", "tight", MATRIX, matrices), grid("forgetting", "half", null, others)];
+}
+
+function matrixSpec(group, alone = false) {
   const { matrix } = group.now;
   const tasks = oneTo(matrix.length);
   const end = last(matrix);
   const written = matrix.length <= WRITTEN_TASKS;
+  const map = heatmap({
+    x: tasks,
+    y: tasks,
+    z: matrix,
+    hover: "after task %{y}: %{z:.1f} % on task %{x}",
+    gap: written ? 2 : 0,
+    bar: written ? null : {},
+  });
   return {
-    title: withPrediction(group),
-    caption: "",
+    title: alone ? MATRIX.title : withPrediction(group),
+    caption: alone ? MATRIX.caption : "",
     summary: `At the end: ${tasks.map((t) => `task ${t} ${number(end[t - 1], 0)} %`).join(", ")}.`,
-    height: 290,
-    traces: [
-      heatmap({
-        x: tasks,
-        y: tasks,
-        z: matrix,
-        hover: "after task %{y}: %{z:.1f} % on task %{x}",
-        gap: written ? 2 : 0,
-        text: written ? { texttemplate: "%{z:.0f}" } : null,
-        bar: written ? null : {},
-      }),
-    ],
+    height: alone ? ALONE : 290,
+    traces: written ? [map, cellNumbers(map)] : [map],
     layout: {
       xaxis: { ...taskAxis(tasks.length, "accuracy on task"), showline: false },
       yaxis: { ...taskAxis(tasks.length, "after task"), autorange: "reversed", showgrid: false },
@@ -62,8 +67,8 @@ function forgettingFigure() {
     summary: shown
       .map((g) => `${g.label}: ${g.now.forgetting.mean.map((v, i) => `task ${i + 1} ${number(v, 0)}`).join(", ")}`)
       .join("; "),
-    height: bars ? 320 : 120 + 24 * shown.length,
-    traces: bars ? shown.map(forgettingBars) : [forgettingMap(shown, longest)],
+    height: state.data.groups.length === 1 ? ALONE : bars ? 320 : 120 + 24 * shown.length,
+    traces: bars ? shown.map(forgettingBars) : forgettingMap(shown, longest),
     layout: bars
       ? {
           xaxis: taskAxis(longest, "task"),
@@ -86,7 +91,7 @@ function forgettingBars(group) {
   const { colour: ink } = look(group.index);
   return {
     type: "bar",
-    name: inChart(group.label),
+    name: inChart(group.name),
     x: oneTo(mean.length),
     y: mean,
     marker: {
@@ -106,15 +111,15 @@ function forgettingBars(group) {
 
 function forgettingMap(shown, longest) {
   const z = shown.map((group) => group.now.forgetting.mean);
-  return heatmap({
+  const map = heatmap({
     x: oneTo(longest),
-    y: shown.map((g) => inChart(g.label, 24)),
+    y: shown.map((g) => inChart(g.name)),
     z,
     zmax: Math.max(1, ...z.flat()),
     zmin: Math.min(0, ...z.flat()),
     hover: "%{y}, task %{x}: %{z:.1f} points",
-    text: { texttemplate: "%{z:.0f}" },
   });
+  return [map, cellNumbers(map)];
 }
 
 /** Return the confusion table of the run in detail, rows in percent of a class's test images. */
@@ -139,7 +144,16 @@ function confusionFigure() {
     showgrid: false,
     showline: false,
   };
-  const hidden = counts.map((row) => row.map((n) => (n ? String(n) : "")));
+  const map = heatmap({
+    x: places,
+    y: places,
+    z: share,
+    hover: "%{customdata}",
+    gap: written ? 2 : 0,
+    bar: { ticksuffix: " %" },
+  });
+  const named = (n, i, j) =>
+    `${inChart(names[i])} taken for ${inChart(names[j])}: ${count(n, "image")} (${number(share[i][j], 0)} %)`;
   const border =
     old > 0
       ? [upright(old - 0.5, { line: { color: colour("ink"), width: 1.5 }, layer: "above" }), across(old - 0.5)]
@@ -151,25 +165,10 @@ function confusionFigure() {
       (written ? " Numbers are images." : "") +
       (border.length ? " The lines part earlier classes from those of the last task." : ""),
     summary: worstConfusions(counts, names),
-    height: Math.min(640, Math.max(320, 110 + 30 * counts.length)),
+    height: state.data.groups.length === 1 ? ALONE : Math.min(640, Math.max(320, 110 + 30 * counts.length)),
     traces: [
-      {
-        ...heatmap({
-          x: places,
-          y: places,
-          z: share,
-          hover: "%{customdata}",
-          text: written ? { text: hidden, texttemplate: "%{text}" } : null,
-          gap: written ? 2 : 0,
-          bar: { ticksuffix: " %" },
-        }),
-        customdata: counts.map((row, i) =>
-          row.map(
-            (n, j) =>
-              `${inChart(names[i])} taken for ${inChart(names[j])}: ${count(n, "image")} (${number(share[i][j], 0)} %)`,
-          ),
-        ),
-      },
+      { ...map, customdata: counts.map((row, i) => row.map((n, j) => named(n, i, j))) },
+      ...(written ? [cellNumbers(map, (_, i, j) => (counts[i][j] ? String(counts[i][j]) : ""))] : []),
     ],
     layout: {
       xaxis: { ...ticks, title: { text: "predicted class" }, tickangle: names.some((n) => n.length > 3) ? -40 : 0 },

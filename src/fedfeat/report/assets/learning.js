@@ -1,4 +1,4 @@
-// Did it learn? Accuracy on all classes seen so far, after each task.
+// Did it learn? Accuracy on all classes seen so far, after each task, and the losses of the rounds.
 
 const LABELLED = 8; // more lines than this have no labels, bands or dotted companions
 const ROOM_FOR_LABELS = 560;
@@ -15,7 +15,13 @@ function accuracyFigure() {
   const planned = state.data.scenarios.map((scenario) => scenario.tasks.length);
   const longest = Math.max(...planned, ...shown.map((g) => g.now.accuracy.mean.length));
   const axis = percentAxis(values, "accuracy on all classes seen so far (%)");
-  const labels = endLabels(shown, axis.range);
+  const ends = shown.map((group) => ({
+    x: group.now.accuracy.mean.length,
+    y: last(group.now.accuracy.mean),
+    text: inChart(group.name),
+    colour: look(group.index).colour,
+  }));
+  const labels = endLabels(ends, axis.range);
   return {
     title: "Accuracy after each task",
     caption: [
@@ -39,7 +45,7 @@ function accuracyFigure() {
       yaxis: axis,
       hovermode: "x unified",
       annotations: labels,
-      margin: { r: labels.length ? Math.min(260, 24 + 7.2 * Math.max(...labels.map((l) => l.text.length))) : 16 },
+      margin: { r: roomFor(labels) },
     },
     numbers: taskNumbers(shown, (group) => group.now.accuracy, longest),
   };
@@ -59,23 +65,31 @@ function accuracyTraces(group, few, corrected) {
   return [...bands, ...(corrected && "own" in group.predictions ? [plain] : []), main];
 }
 
-/** Return the names at the ends of the lines, moved apart where they would overlap. */
-function endLabels(shown, [low, high]) {
-  const narrow = !state.printing && byId("content").clientWidth < ROOM_FOR_LABELS;
-  if (shown.length < 2 || shown.length > LABELLED || narrow) return [];
+/**
+ * Return the names at the ends of lines, moved apart where they would overlap; "ends" are {x, y, text, colour}.
+ * A chart that shares its row with another has room for them on a wide screen alone.
+ */
+function endLabels(ends, [low, high], shared = false) {
+  const width = byId("content").clientWidth;
+  const narrow = shared ? state.printing || width < 2 * ROOM_FOR_LABELS : !state.printing && width < ROOM_FOR_LABELS;
+  if (ends.length < 2 || ends.length > LABELLED || narrow) return [];
   const gap = (high - low) * 0.055;
-  const ends = shown.map((group) => ({ group, y: last(group.now.accuracy.mean) })).sort((a, b) => a.y - b.y);
-  for (let i = 1; i < ends.length; i++) ends[i].y = Math.max(ends[i].y, ends[i - 1].y + gap);
-  return ends.map(({ group, y }) => ({
-    x: group.now.accuracy.mean.length,
+  const apart = ends.map((end) => ({ ...end })).sort((a, b) => a.y - b.y);
+  for (let i = 1; i < apart.length; i++) apart[i].y = Math.max(apart[i].y, apart[i - 1].y + gap);
+  return apart.map(({ x, y, text, colour: color }) => ({
+    x,
     y,
-    text: inChart(group.label),
+    text,
     showarrow: false,
     xanchor: "left",
     xshift: 10,
-    font: { color: look(group.index).colour, size: 13 },
+    font: { color, size: 13 },
   }));
 }
+
+/** Return the margin that the names at the ends of lines need. */
+const roomFor = (labels) =>
+  labels.length ? Math.min(280, 24 + 7.2 * Math.max(...labels.map((label) => label.text.length))) : 16;
 
 /** Return numbers by method and task as a table. */
 function taskNumbers(shown, spread, longest, unit = "%") {
@@ -87,4 +101,26 @@ function taskNumbers(shown, spread, longest, unit = "%") {
     ],
     rows: shown.map((group) => [group.label, ...oneTo(longest).map((t) => cell(spread(group), t - 1))]),
   };
+}
+
+/** Return a chart of each loss over the rounds. */
+function lossFigures() {
+  const shown = begun();
+  const losses = [...new Set(shown.flatMap((g) => Object.keys(g.rounds.losses)))];
+  const all = "Sum of all terms in the first local epoch.";
+  return grid(
+    "losses",
+    "tight",
+    { title: "Losses over the rounds", caption: `Training losses of each round, ${ROUNDS}` },
+    losses.map((name) =>
+      roundFigure(`loss-${name}`, shown, [["", (r) => r.losses[name]]], {
+        title: name === "first_epoch" ? "All terms, first epoch" : name,
+        caption: name === "first_epoch" ? all : "Weighted, in the last local epoch.",
+        unit: "",
+        digits: 3,
+        axis: "loss",
+        log: true,
+      }),
+    ),
+  );
 }

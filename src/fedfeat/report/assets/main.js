@@ -30,35 +30,28 @@ function showSections() {
   const energy = [energyFigure("head"), energyFigure("tail")].map((spec, i) => figure(`energy-${i}`, "half", spec));
   const content = {
     comparison: some ? [comparisonTable(), columnKey()] : [],
-    learning: [methodKey("learning"), figure("accuracy", "wide", accuracyFigure())],
-    forgetting: [
-      methodKey("forgetting"),
-      matrixFigures(),
-      grid("forgetting", "half", null, [
-        figure("forgetting", "half", forgettingFigure()),
-        figure("confusion", "half", confusionFigure()),
-      ]),
-    ],
+    sweep: [grid("sweep", "half", null, sweepFigures())],
+    learning: [methodKey("learning"), figure("accuracy", "wide", accuracyFigure()), lossFigures()],
+    forgetting: [methodKey("forgetting"), ...forgettingFigures()],
     clients: [
       clientNote,
       grid("clients", "half", null, [
         figure("client-accuracy", "half", clientAccuracyFigure()),
         figure("participation", "half", participationFigure()),
       ]),
-      clientTable(),
       figure("scenario", "wide", scenarioFigure()),
-      taskTable(),
+      grid("client-tables", "half", null, [clientTable(), taskTable()]),
     ],
     correction: [
+      methodKey("correction"),
       state.data.choices.length < 2 && learned().length
         ? note("None of these methods corrects its predictions.")
         : null,
-      headTailFigures(),
-      figure("gain", "wide", gainFigure()),
+      ...correctionFigures(),
       energy.some(Boolean) ? energyTask() : null,
       grid("energies", "half", null, energy),
     ],
-    cost: [methodKey("cost"), roundFigures(), trafficTable()],
+    cost: [methodKey("cost"), ...costFigures()],
     pictures: [grid("pictures", "narrow", null, pictureFigures())],
     setting: settingTables(),
     missing: [state.data.missing.length ? missingList() : state.data.runs ? note(nothingMissing()) : null],
@@ -135,9 +128,10 @@ window.addEventListener("beforeprint", () => print(true));
 window.addEventListener("afterprint", () => print(false));
 let width = innerWidth;
 window.addEventListener("resize", () => {
-  if (innerWidth < ROOM_FOR_LABELS !== width < ROOM_FOR_LABELS) render();
+  if ([1, 2].some((n) => innerWidth < n * ROOM_FOR_LABELS !== width < n * ROOM_FOR_LABELS)) render();
   width = innerWidth;
 });
 startTheme(redrawFigures);
 render();
+drawVisible();
 document.body.dataset.drawn = "true";

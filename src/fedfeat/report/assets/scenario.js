@@ -18,6 +18,21 @@ function scenarioFigure() {
   const most = Math.max(1, ...z.flat().filter((n) => n !== null));
   const places = classes.map((_, i) => i);
   const few = classes.length <= 30;
+  const map = heatmap({
+    x: places,
+    y: z.map((_, k) => k),
+    z: z.map((row) => row.map((n) => (n === null ? null : Math.sqrt(n)))),
+    zmax: Math.sqrt(most),
+    hover: "%{customdata}",
+    gap: scenario.clients > 60 || !few ? 0 : 2,
+    bar: {
+      tickvals: [0, 0.25, 1].map((part) => Math.sqrt(part * most)),
+      ticktext: [0, 0.25, 1].map((part) => number(part * most, 0)),
+      title: { text: "images", font: { size: 11 } },
+    },
+  });
+  const named = (n, k, c) =>
+    `client ${k}, task ${classes[c].task}, class ${inChart(classes[c].name)}: ${count(n ?? 0, "image")}`;
   return {
     title: `Who holds what: seed ${scenario.seed}`,
     caption:
@@ -30,31 +45,8 @@ function scenarioFigure() {
       .join("; "),
     height: clientHeight(scenario.clients) + 20,
     traces: [
-      {
-        ...heatmap({
-          x: places,
-          y: z.map((_, k) => k),
-          z: z.map((row) => row.map((n) => (n === null ? null : Math.sqrt(n)))),
-          zmax: Math.sqrt(most),
-          hover: "%{customdata}",
-          gap: scenario.clients > 60 || !few ? 0 : 2,
-          text:
-            few && scenario.clients <= WRITTEN_CLIENTS
-              ? { text: z.map((row) => row.map((n) => (n ? String(n) : ""))), texttemplate: "%{text}" }
-              : null,
-          bar: {
-            tickvals: [0, 0.25, 1].map((part) => Math.sqrt(part * most)),
-            ticktext: [0, 0.25, 1].map((part) => number(part * most, 0)),
-            title: { text: "images", font: { size: 11 } },
-          },
-        }),
-        customdata: z.map((row, k) =>
-          row.map(
-            (n, c) =>
-              `client ${k}, task ${classes[c].task}, class ${inChart(classes[c].name)}: ${count(n ?? 0, "image")}`,
-          ),
-        ),
-      },
+      { ...map, customdata: z.map((row, k) => row.map((n, c) => named(n, k, c))) },
+      ...(few && scenario.clients <= WRITTEN_CLIENTS ? [cellNumbers(map, (_, k, c) => String(z[k][c]))] : []),
     ],
     layout: {
       margin: { t: 34 },

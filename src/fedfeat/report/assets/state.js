@@ -1,7 +1,7 @@
 // What the page shows: the data, and the reader's choices.
 
 const state = {
-  data: JSON.parse(byId("data").textContent),
+  data: JSON.parse(unpacked("data")),
   prediction: "own", // position of the switch: none, variant or own
   folder: null, // of the run in detail
   task: null, // whose energies are shown; null is the last one
@@ -34,14 +34,14 @@ const scenarioOf = (run) => (run && run.scenario !== null ? state.data.scenarios
 
 /** Name a run by method and seed, and by folder where that is not enough. */
 function runName(run) {
-  const name = (r) => `${state.data.groups[r.group].label}${r.seed === null ? "" : `, seed ${r.seed}`}`;
+  const name = (r) => `${state.data.groups[r.group].name}${r.seed === null ? "" : `, seed ${r.seed}`}`;
   const alike = state.data.details.filter((other) => name(other) === name(run)).length > 1;
   return alike ? `${name(run)} (${run.folder})` : name(run);
 }
 
 /** Name a method and the prediction shown of it. */
 const withPrediction = (group) =>
-  state.data.choices.length > 1 ? `${group.label} (${predictionName(group)})` : group.label;
+  state.data.choices.length > 1 ? `${group.name} (${predictionName(group)})` : group.name;
 
 /** Return what the switch's position is called, for a method or for all. */
 function predictionName(group = null) {

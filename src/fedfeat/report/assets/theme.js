@@ -47,12 +47,11 @@ function startTheme(redraw) {
 /** Return a colour of the style sheet. */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
+/** Return a colour of the style sheet as red, green and blue, from 0 to 255. */
+const channels = (name) => [1, 3, 5].map((i) => parseInt(colour(name).slice(i, i + 2), 16));
+
 /** Return a colour of the style sheet with some transparency. */
-function faded(name, alpha) {
-  const hex = colour(name).slice(1);
-  const [r, g, b] = [0, 2, 4].map((i) => parseInt(hex.slice(i, i + 2), 16));
-  return `rgba(${r},${g},${b},${alpha})`;
-}
+const faded = (name, alpha) => `rgba(${channels(name).join(",")},${alpha})`;
 
 const SERIES = 8;
 const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star"];
@@ -70,6 +69,19 @@ function look(index) {
     symbol: SYMBOLS[shape],
     glyph: GLYPHS[shape],
     dash: DASHES[lap % DASHES.length],
+  };
+}
+
+/** Return a function from a place on the scale of heat maps, 0 to 1, to the text colour with more contrast there. */
+function readable() {
+  const stops = [0, 1, 2, 3, 4].map((i) => channels(`scale-${i}`));
+  const linear = (value) => (value <= 10 ? value / 3295 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+  return (share) => {
+    const place = 4 * Math.min(1, Math.max(0, share));
+    const below = Math.min(3, Math.floor(place));
+    const mixed = stops[below].map((value, i) => linear(value + (place - below) * (stops[below + 1][i] - value)));
+    const luminance = 0.2126 * mixed[0] + 0.7152 * mixed[1] + 0.0722 * mixed[2];
+    return luminance > 0.179 ? "#000000" : "#ffffff"; // where black and white contrast alike
   };
 }
 

@@ -40,7 +40,7 @@ function baseLayout() {
 }
 
 /** Return a name for a chart: cut when long, and never read as markup. */
-const inChart = (text, length = 28) => short(text, length).replace(/&/g, "&amp;").replace(/</g, "&lt;");
+const inChart = (text, length = 64) => short(text, length).replace(/&/g, "&amp;").replace(/</g, "&lt;");
 
 /** Return an axis of tasks, with every tick where there is room. */
 const taskAxis = (many, title) => ({
@@ -68,7 +68,7 @@ function line(group, x, y, more = {}) {
     {
       type: "scatter",
       mode: "lines+markers",
-      name: inChart(group.label),
+      name: inChart(group.name),
       x,
       y,
       line: { color: ink, width: 2, dash },
@@ -91,7 +91,7 @@ function band(group, x, { mean, std }) {
 }
 
 /** Return a heat map; rows are drawn from the top. */
-function heatmap({ x, y, z, hover, text = null, zmin = 0, zmax = 100, gap = 2, bar = null }) {
+function heatmap({ x, y, z, hover, zmin = 0, zmax = 100, gap = 2, bar = null }) {
   return {
     type: "heatmap",
     x,
@@ -104,9 +104,24 @@ function heatmap({ x, y, z, hover, text = null, zmin = 0, zmax = 100, gap = 2, b
     colorscale: scale(),
     hoverongaps: false,
     hovertemplate: `${hover}<extra></extra>`,
-    ...text,
     showscale: bar !== null,
     colorbar: { thickness: 10, outlinewidth: 0, len: 0.9, tickfont: { color: colour("muted"), size: 11 }, ...bar },
+  };
+}
+
+/** Return the numbers in the cells of a heat map, black or white, whichever reads better on the colour of the cell. */
+function cellNumbers({ x, y, z, zmin, zmax }, words = (value) => number(value, 0)) {
+  const ink = readable();
+  const cells = z.flatMap((row, i) => row.map((value, j) => ({ x: x[j], y: y[i], value, text: words(value, i, j) })));
+  const shown = cells.filter((cell) => cell.value !== null && cell.text);
+  return {
+    type: "scatter",
+    mode: "text",
+    x: shown.map((cell) => cell.x),
+    y: shown.map((cell) => cell.y),
+    text: shown.map((cell) => cell.text),
+    textfont: { size: 12, color: shown.map((cell) => ink((cell.value - zmin) / (zmax - zmin))) },
+    hoverinfo: "skip",
   };
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from fedfeat.config import Config
-from fedfeat.runs.identity import folder_name
+from fedfeat.runs.identity import folder_names
 from fedfeat.runs.sweep.local import in_turn, processes
 from fedfeat.runs.sweep.planned import Event, Planned, RunOutcome, RunPool, Watch, stored
 
@@ -25,8 +25,17 @@ __all__ = [
 
 
 def plan(configs: Iterable[Config], out: Path) -> list[Planned]:
-    """Give each configuration its folder; equal configurations share one."""
-    return [Planned(config, out / folder_name(config)) for config in configs]
+    """Give each configuration its folder; equal configurations share one.
+
+    A folder is known by the fingerprint at the end of its name. What stands before it depends on what else is planned,
+    and was other in earlier versions.
+    """
+    wanted = list(configs)
+    known = {path.name.rpartition("-")[2]: path for path in sorted(out.glob("*-*"), reverse=True) if path.is_dir()}
+    return [
+        Planned(config, known.get(name.rpartition("-")[2], out / name))
+        for config, name in zip(wanted, folder_names(wanted), strict=True)
+    ]
 
 
 def finish(
