@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 import torch
 
-from contract import test_contract as contract
 from fedfeat import cli
 from fedfeat.config import load_config, make_config
 from fedfeat.config.plugins import load_plugins
 from fedfeat.core.errors import CheckpointError, ConfigError
 from fedfeat.methods import PARTS
+from fedfeat.runs.contract.compare import final_weights
 from fedfeat.runs.experiment import resume, start
 from toy import toy_table, untimed, write_toy
 
@@ -100,7 +100,7 @@ def interrupted(tmp_path: Path) -> Path:
 
 def same_outcome(folder: Path) -> bool:
     whole, run = (untimed(json.loads((folder / n / "result.json").read_text())) for n in ("whole", "run"))
-    return whole == run and contract.final_weights(folder / "whole") == contract.final_weights(folder / "run")
+    return whole == run and final_weights(folder / "whole") == final_weights(folder / "run")
 
 
 @pytest.mark.processes
@@ -138,17 +138,6 @@ def test_a_mistake_in_a_plugin_is_one_line_and_exit_code_two(tmp_path: Path) -> 
     assert done.stderr.startswith(f"error: plugin {tmp_path / 'bad.py'}, line 3: AttributeError: ")
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_the_example_holds_to_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_plugins([str(EXAMPLE)], ROOT, reserved=())
-    monkeypatch.setattr(contract, "toy_config", _config_with_example)
-    contract.hold("unsure+compact", tmp_path)
-
-
-def _config_with_example(method: str, **changes: Any) -> Any:
-    return make_config(toy_table(method=method, plugins=[str(EXAMPLE)], **changes))
 
 
 def test_the_examples_loss_by_hand() -> None:
