@@ -17,11 +17,13 @@ import pytest
 import torch
 
 from fedfeat import cli
+from fedfeat.algorithm.step import Step
 from fedfeat.config import load_config, make_config
 from fedfeat.config.plugins import load_plugins
 from fedfeat.core.errors import CheckpointError, ConfigError
 from fedfeat.methods import PARTS
 from fedfeat.runs.contract.compare import final_weights
+from fedfeat.runs.contract.hold import PROMISES
 from fedfeat.runs.experiment import resume, start
 from toy import toy_table, untimed, write_toy
 
@@ -35,7 +37,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
 
 
-COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if str(EXAMPLE.relative_to(ROOT)) in line]
 
 
 def call(*arguments: str | Path) -> None:
@@ -43,7 +45,7 @@ def call(*arguments: str | Path) -> None:
 
 
 def test_the_document_shows_the_whole_example() -> None:
-    assert blocks("python") == [EXAMPLE.read_text()]
+    assert EXAMPLE.read_text() in blocks("python")
     assert len(EXAMPLE.read_text().splitlines()) < 70
 
 
@@ -154,3 +156,21 @@ def test_a_result_names_the_plugin_without_its_place_on_this_machine(interrupted
     result = json.loads((interrupted / "whole" / "result.json").read_text())
     (entry,) = result["config"]["plugins"]
     assert re.fullmatch("mine.py@sha256:[0-9a-f]{64}", entry)
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize(
+    ("name", "promise"), [("margin", "device"), ("first", "budget"), ("hits", "sends"), ("half_way", "resume")]
+)
+def test_the_parts_of_the_document_keep_their_promises(name: str, promise: str, tmp_path: Path) -> None:
+    (block,) = (b for b in blocks("python") if f'@addon("{name}"' in b or f'@base("{name}"' in b)
+    (tmp_path / "shown.py").write_text(block)
+    call("check", tmp_path / "shown.py", "--only", promise)
+
+
+def test_the_document_names_every_field_of_a_step_and_every_promise() -> None:
+    assert [field for field in Step._fields if f"| `{field}` |" not in DOCUMENT] == []
+    table = DOCUMENT.partition("| it checks |")[2].partition("\n\n")[0]
+    assert {word for row in re.findall(r"^\| (`.+?) \|", table, re.M) for word in re.findall("`(.+?)`", row)} == {
+        *PROMISES
+    }

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NoReturn
 
-from fedfeat.core.errors import FedfeatError
+from fedfeat.core.errors import ConfigError, FedfeatError, nearest
 from fedfeat.runs.contract import clients, exchanging, repeating, running, stepping
 from fedfeat.runs.contract.promise import Broken, NotApplicable, Outcome, Promise
 from fedfeat.runs.contract.trial import Trial
@@ -21,17 +21,33 @@ THE_CONTRACT = (
 PROMISES = {promise.name: promise for promise in THE_CONTRACT}
 
 
-def hold(trial: Trial) -> Iterator[Outcome]:
-    """Check every promise; one whose needs are broken is left out, since it would say the same again."""
+def hold(trial: Trial, names: Collection[str] = ()) -> Iterator[Outcome]:
+    """Check some promises and what they need, or all of them.
+
+    One whose needs are broken is left out, since it would say the same again.
+    """
     verdicts: dict[str, str] = {}
-    for promise in THE_CONTRACT:
-        missing = next((name for name in promise.needs if verdicts.get(name) != "kept"), None)
+    for promise in chosen(names):
+        missing = next((name for name in promise.needs if verdicts[name] != "kept"), None)
         if missing is not None:
-            outcome = Outcome(promise, "not checked", reason=f"first {missing!r} has to be kept")
+            outcome = Outcome(promise, "not checked", reason=f"first {missing!r} has to pass")
         else:
             outcome = check(promise, trial)
         verdicts[promise.name] = outcome.verdict
         yield outcome
+
+
+def chosen(names: Collection[str]) -> list[Promise]:
+    """Return promises by name with all that they need, in the order of the contract; without names all of them."""
+    wanted: set[str] = set()
+    waiting = list(names or PROMISES)
+    while waiting:
+        name = waiting.pop()
+        if name not in PROMISES:
+            raise ConfigError(f"the contract has no promise {name!r}; {nearest(name, PROMISES)}")
+        wanted.add(name)
+        waiting += PROMISES[name].needs
+    return [promise for promise in THE_CONTRACT if promise.name in wanted]
 
 
 def check(promise: Promise, trial: Trial) -> Outcome:

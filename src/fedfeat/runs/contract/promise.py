@@ -15,8 +15,9 @@ class Broken(Exception):
     """A method that does not keep a promise: what was expected and what came, what to do, and where it is written."""
 
     def __init__(self, found: str, do: str = "", where: str | None = None) -> None:
-        super().__init__("; ".join(filter(None, [f"{where}: {found}" if where else found, do])))
-        self.found, self.do, self.where = found, do, where
+        self.told = f"{where}: {found}" if where else found
+        self.do, self.where = do, where
+        super().__init__("; ".join(filter(None, [self.told, do])))
 
 
 class NotApplicable(Exception):

@@ -82,12 +82,14 @@ class Source:
 
 def place(filename: str, line: int | None) -> str:
     """Return a place as editors know it."""
-    return f"{Path(filename).name}:{line}"
+    path, here = Path(filename), Path.cwd()
+    return f"{path.relative_to(here) if path.is_relative_to(here) else path.name}:{line}"
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:
+    """Return what a statement assigns to, several at once taken apart."""
     if isinstance(node, ast.Assign):
-        return node.targets
+        return [e for t in node.targets for e in (t.elts if isinstance(t, ast.Tuple) else [t])]
     return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
 
 

@@ -19,6 +19,7 @@ from fedfeat.runs.contract.trial import Trial
 from fedfeat.runs.contract.waiting import Waiting
 
 FIXED = "use fixed shapes, torch.where instead of a branch, and tensors on the device of step.features"
+ENGINES_NEED = ("client order", "device")
 # Steps amplify what engines round differently, so the rate is small; batches of 7 leave remainders of many sizes.
 SHORT = {"scenario": {"tasks": 2}, "train": {"batch": 7, "rounds": 1, "local_epochs": 1, "lr": 0.01}}
 
@@ -55,7 +56,7 @@ def settings(trial: Trial) -> None:
         )
 
 
-@promise("vectorised", "many small clients trained at once get what each gets by itself", needs=("again", "device"))
+@promise("vectorised", "many small clients trained at once get what each gets by itself", needs=ENGINES_NEED)
 def vectorised(trial: Trial) -> None:
     """Train clients both ways in every round."""
     if not trial.built.steps_alike:
@@ -69,7 +70,7 @@ def vectorised(trial: Trial) -> None:
     _refuse(engine, "trained at once")
 
 
-@promise("captured", "a training step that a GPU captures and replays gives the same", needs=("again", "device"))
+@promise("captured", "a training step that a GPU captures and replays gives the same", needs=ENGINES_NEED)
 def captured(trial: Trial) -> None:
     """Train clients both ways in every round, on a simulated GPU where there is none."""
     there = torch.cuda.is_available()
