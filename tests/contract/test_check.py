@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 from fedfeat.cli import app
 from fedfeat.config import plugins
 from fedfeat.methods import PARTS
-from fedfeat.runs.contract.hold import PROMISES
+from fedfeat.runs.contract.hold import PROMISES, keep
+from fedfeat.runs.contract.promise import Broken
+from fedfeat.runs.contract.trial import Trial
 from fedfeat.runs.contract.waiting import Waiting
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
@@ -108,6 +110,32 @@ def test_a_setting_that_nothing_reads_is_found(tmp_path: Path, monkeypatch: pyte
     status, output = check("calm.py", "--only", "settings")
     assert status == 1
     assert "calm.py:43: 'calm.from_task': declared in the settings and never read" in told(output)["settings"][0]
+
+
+@pytest.mark.parametrize(
+    ("place", "fault", "promise"),
+    [
+        ("fedfeat.engines.stack.sgd", lambda weights, *_, **__: weights.zero_(), "vectorised"),
+        ("fedfeat.engines.cuda.simulated.Graph.replay", lambda graph: None, "captured"),
+    ],
+)
+def test_an_engine_that_trains_otherwise_is_found(
+    place: str, fault: Callable[..., object], promise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place, fault)
+    if torch.cuda.is_available() and promise == "captured":
+        pytest.skip("nothing is simulated where there is a GPU")
+    with pytest.raises(Broken, match=r"in task 1, round 1, 'weights' of client 0 differs by"):
+        keep(PROMISES[promise], Trial("finetune", tmp_path))
+
+
+def test_a_value_outside_its_declaration_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(app, ["new", "method", "calm"])
+    (tmp_path / "calm.py").write_text((tmp_path / "calm.py").read_text().replace("low=0)", "high=0)"))
+    status, output = check("calm.py", "--only", "sends")
+    assert status == 1
+    assert "calm.length: expected values from -inf to 0, got " in told(output)["sends"][0]
 
 
 def test_a_declaration_that_nothing_answers_to_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,10 +37,12 @@ def sends(trial: Trial) -> None:
     for answer in observed.answers:
         if answer.fault is not None:
             name = answer.fault.partition(":")[0]
+            known = name in trial.built.sends
+            declare = f'declare it: sends=(Sent("up/{answer.op}/{name}", "what it is"),) in @base or @addon'
             raise Broken(
                 f"a federation would refuse client {answer.client}'s answer to {answer.op!r} in task "
                 f"{answer.task + 1}: {answer.fault}",
-                f'declare it: sends=(Sent("up/{answer.op}/{name}", "what it is"),) in @base or @addon, with its shape',
+                "send what is declared, or declare what is sent" if known else f"{declare}, with its shape",
                 trial.source.of_text(name) or _operation(trial, answer.op),
             )
     sent = {name for answer in observed.answers for name in answer.entries}

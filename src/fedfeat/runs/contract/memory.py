@@ -52,7 +52,7 @@ def _variables(method: Method, source: Source) -> Iterator[tuple[str, Any]]:
 def _fingerprint(value: Any) -> Any:
     """Return something that differs when the content does."""
     if isinstance(value, Tensor):
-        return tuple(value.shape), value.detach().cpu().contiguous().numpy().tobytes()
+        return tuple(value.shape), value.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes()
     if isinstance(value, np.ndarray):
         return value.shape, value.tobytes()
     if isinstance(value, dict):

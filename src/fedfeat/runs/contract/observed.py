@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
@@ -73,21 +74,23 @@ class Observed:
         self.engine.client, self.engine.ask = client, listening  # type: ignore[method-assign]
 
     def _answer(self, op: str, client: int, request: Payload, reply: Payload) -> Answer:
-        fault = fault_of(op, request, reply, self.engine.method.sends, self._sizes())
+        fault = fault_of(op, request, reply, self.engine.method.sends, self._sizes(client))
         size = sum(value_bytes(value) for value in reply.values())
         pixels = self.images.images[0].numel()
         images = (n for n, v in reply.items() if isinstance(v, Tensor) and _like_images(v, pixels))
         return Answer(op, client, self.engine.task, frozenset(reply), size, fault, next(images, None))
 
-    def _sizes(self) -> dict[str, int]:
-        """What the symbols in declared shapes amount to now, as far as all clients share them."""
-        model, seen = self.engine.model, self.engine.seen
+    def _sizes(self, client_id: int) -> dict[str, int]:
+        """What the symbols in declared shapes amount to for this client, now."""
+        model, seen, client = self.engine.model, self.engine.seen, self.engine.client(client_id)
         return {
             "theta": len(model.vector),
             "trained": model.num_trainable,
             "d": self.engine.network.backbone.feature_dim,
             "C": seen.num_classes,
             "N": seen.num_classes - seen.num_old,
+            "n": len(client.samples),
+            "h": len(torch.unique(client.labels(client.local_set))),
         }
 
 

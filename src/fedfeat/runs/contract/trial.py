@@ -49,11 +49,6 @@ class Run:
         """All events without times."""
         return history(self.folder)
 
-    @property
-    def weights(self) -> bytes:
-        """The final model."""
-        return self.progress.weights.cpu().numpy().tobytes()
-
 
 @dataclass
 class Trial:
