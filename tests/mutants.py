@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 COPIED = ("src", "reproduction", "tests", "docs", "benchmarks", "examples", "configs", "pyproject.toml")
-CONTRACT = "test_contract.py::test_"
+CONTRACT = "test_contract.py::test_promise["
 
 
 class Fault(NamedTuple):
@@ -84,31 +84,31 @@ FAULTS = (
         "an unseeded choice of exemplars",
         'rng_at(client.seed, "keep-random", client.task, client.id)',
         '__import__("numpy").random.default_rng()',
-        (CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[replay]",),
+        (CONTRACT + "again-replay]",),
     ),
     Fault(
         "an unseeded order of batches",
         'rng_at(client.seed, "batches", *where)',
         '__import__("numpy").random.default_rng()',
-        (CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[finetune]",),
+        (CONTRACT + "again-finetune]",),
     ),
     Fault(
         "a lost exemplar",
         "torch.cat([earlier, chosen.to(earlier)])",
         "torch.cat([earlier[1:], chosen.to(earlier)])",
-        (CONTRACT + "the_budget_is_kept_and_exemplars_are_own_and_old[fedcbdr+feat]",),
+        ("test_contract.py::test_the_budget_is_used_in_full[fedcbdr+feat]",),
     ),
     Fault(
         "a budget exceeded by one",
         "even_sizes(budget, len(here))",
         "even_sizes(budget + 1, len(here))",
-        (CONTRACT + "the_budget_is_kept_and_exemplars_are_own_and_old[fedcbdr+feat]", "test_scenario_rounds.py"),
+        (CONTRACT + "budget-fedcbdr+feat]", "test_scenario_rounds.py"),
     ),
     Fault(
         "a client looks at a neighbour's samples",
         "self.scenario.samples(self.task, client_id), device",
         "self.scenario.samples(self.task, max(client_id - 1, 0)), device",
-        (CONTRACT + "no_sample_leaves_its_client[finetune]",),
+        (CONTRACT + "own samples-finetune]",),
     ),
     Fault(
         "momentum dropped",
@@ -132,7 +132,7 @@ FAULTS = (
         "a class missing in the confusion table",
         "(images.labels < seen.num_classes).nonzero()",
         "(images.labels < seen.num_classes - 1).nonzero()",
-        (CONTRACT + "shapes_of_the_result[finetune]",),
+        (CONTRACT + "runs-finetune]",),
     ),
     Fault(
         "a shared tensor delivered twice",
@@ -144,7 +144,7 @@ FAULTS = (
         "traffic to the server not counted",
         'self.traffic.add("up", op, reply)',
         "pass",
-        (CONTRACT + "bytes_are_counted[fedcbdr+feat]",),
+        (CONTRACT + "bytes-fedcbdr+feat]",),
     ),
     Fault(
         "clipping skipped",
@@ -170,14 +170,14 @@ FAULTS = (
         "pass",
         (
             "test_checkpoint.py::test_everything_comes_back",
-            CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[fedcbdr+feat]",
+            CONTRACT + "resume-fedcbdr+feat]",
         ),
     ),
     Fault(
         "a resumed run repeats a round",
         "for round in range(now.round, self.config.train.rounds):",
         "for round in range(max(now.round - resumed, 0), self.config.train.rounds):",
-        (CONTRACT + "the_same_seed_gives_the_same_bytes_however_often_a_run_is_interrupted[finetune]",),
+        (CONTRACT + "resume-finetune]",),
     ),
 )
 

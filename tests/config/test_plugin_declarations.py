@@ -10,7 +10,7 @@ import torch
 
 from fedfeat.config import make_config
 from fedfeat.core.payload import Payload
-from fedfeat.engines.flower.screen import fault_of
+from fedfeat.federation.screen import fault_of
 from fedfeat.methods import PARTS
 from fedfeat.report.page_data import page_data
 from fedfeat.report.run import read_run

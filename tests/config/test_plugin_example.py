@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 import torch
 
-from contract import test_contract as contract
 from fedfeat import cli
+from fedfeat.algorithm.step import Step
 from fedfeat.config import load_config, make_config
 from fedfeat.config.plugins import load_plugins
 from fedfeat.core.errors import ConfigError
 from fedfeat.methods import PARTS
+from fedfeat.runs.contract.compare import final_weights
+from fedfeat.runs.contract.hold import PROMISES
 from fedfeat.runs.experiment import resume, start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.identity import deciding_settings
@@ -38,12 +40,15 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
 
 
+COMMANDS = [line for block in blocks("sh") for line in block.splitlines() if str(EXAMPLE.relative_to(ROOT)) in line]
+
+
 def call(*arguments: str | Path) -> None:
     cli.app([str(a) for a in arguments], standalone_mode=False)
 
 
 def test_the_document_shows_the_whole_example() -> None:
-    assert blocks("python") == [EXAMPLE.read_text()]
+    assert EXAMPLE.read_text() in blocks("python")
     assert len(EXAMPLE.read_text().splitlines()) < 70
 
 
@@ -97,7 +102,7 @@ def interrupted(tmp_path: Path) -> Path:
 
 def same_outcome(folder: Path) -> bool:
     whole, run = (untimed(json.loads((folder / n / "result.json").read_text())) for n in ("whole", "run"))
-    return whole == run and contract.final_weights(folder / "whole") == contract.final_weights(folder / "run")
+    return whole == run and final_weights(folder / "whole") == final_weights(folder / "run")
 
 
 @pytest.mark.processes
@@ -178,17 +183,6 @@ def test_a_mistake_in_a_plugin_is_one_line_and_exit_code_two(tmp_path: Path) -> 
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.slow
-def test_the_example_holds_to_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_plugins([str(EXAMPLE)], ROOT, reserved=())
-    monkeypatch.setattr(contract, "toy_config", _config_with_example)
-    contract.hold("unsure+compact", tmp_path)
-
-
-def _config_with_example(method: str, **changes: Any) -> Any:
-    return make_config(toy_table(method=method, plugins=[str(EXAMPLE)], **changes))
-
-
 def test_the_examples_loss_by_hand() -> None:
     load_plugins([str(EXAMPLE)], ROOT, reserved=())
     term = PARTS["compact"].build(PARTS["unsure"].build(None), PARTS["compact"].settings()).terms[0]
@@ -203,3 +197,21 @@ def test_a_result_names_the_plugin_without_its_place_on_this_machine(interrupted
     result = json.loads((interrupted / "whole" / "result.json").read_text())
     (entry,) = result["config"]["plugins"]
     assert re.fullmatch("mine.py@sha256:[0-9a-f]{64}", entry)
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize(
+    ("name", "promise"), [("margin", "device"), ("first", "budget"), ("hits", "sends"), ("half_way", "resume")]
+)
+def test_the_parts_of_the_document_keep_their_promises(name: str, promise: str, tmp_path: Path) -> None:
+    (block,) = (b for b in blocks("python") if f'@addon("{name}"' in b or f'@base("{name}"' in b)
+    (tmp_path / "shown.py").write_text(block)
+    call("check", tmp_path / "shown.py", "--only", promise)
+
+
+def test_the_document_names_every_field_of_a_step_and_every_promise() -> None:
+    assert [field for field in Step._fields if f"| `{field}` |" not in DOCUMENT] == []
+    table = DOCUMENT.partition("| it checks |")[2].partition("\n\n")[0]
+    assert {word for row in re.findall(r"^\| (`.+?) \|", table, re.M) for word in re.findall("`(.+?)`", row)} == {
+        *PROMISES
+    }

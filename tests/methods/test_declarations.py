@@ -29,6 +29,7 @@ OF_A_METHOD = {
     "config/presets.py": "named experiments name their methods",
     "config/recipes.py": "named bundles name the settings of methods",
     "cli/teacher.py": "the command that writes the file of a method's teacher",
+    "cli/templates/addon.py": "an example of a composition",
     "api.py": "helpers for authors that methods use too",
 }
 

@@ -169,6 +169,7 @@ class Method:
     keeps_previous_model: bool = False  # clients keep the model that the previous task ended with
     grad_clip: float | None = None
     replay: TaskEndStep | None = None
+    keeps_everything: bool = False  # no budget holds for it: a bound, and no competitor
     task_end: tuple[TaskEndStep, ...] = ()  # runs before the replay rule
     statistics: tuple[Statistic, ...] = ()
     encodes_exemplars: bool = False  # after training, as they are: an engine may have their features ready by then

@@ -60,6 +60,8 @@ COMMANDS = {
         "keys:keys",
         "Make a certificate authority, a server certificate and a key per client, and say what goes where.",
     ),
+    "new": ("author:new", "Write a method of your own to start from."),
+    "check": ("author:check", "Hold a method of your own to the contract, and say what fails and where."),
     "list": ("show:list_", "List methods, data sets, presets or recipes."),
     "doctor": ("show:doctor", "Say what is installed, which devices and data there are, and what is missing."),
     "bench": ("show:bench", "Measure this machine."),

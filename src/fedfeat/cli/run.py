@@ -117,6 +117,7 @@ def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=r"TOML file with a table \[sweep]")],
     recipe: RecipeName = None,
     set: Overrides = None,
+    plugin: Plugins = None,
     workers: Workers = None,
     per_gpu: PerGPU = None,
     ray: RayAddress = None,
@@ -125,7 +126,7 @@ def sweep(
 ) -> None:
     """Run a grid of methods, seeds and settings; what is finished is not run again, a failure stops nothing."""
     folder = out or Path("runs") / file.stem
-    configs = load_sweep(file, set or (), recipe)
+    configs = load_sweep(file, set or (), recipe, plugin or ())
     pool = make_pool(workers, per_gpu, ray)
     if dry_run:
         return dry.dry_run_all(plan(configs, folder), console)

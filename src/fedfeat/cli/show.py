@@ -51,8 +51,17 @@ class Subject(StrEnum):
 def list_(
     subject: Annotated[Subject, typer.Argument(help="what to list")],
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable")] = False,
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option("--plugin", metavar="FILE", help="Python file with methods of your own; repeatable"),
+    ] = None,
 ) -> None:
     """List methods, data sets, presets or recipes."""
+    if plugin:
+        from fedfeat.config import Config
+        from fedfeat.config.plugins import load_plugins
+
+        load_plugins([str(path.absolute()) for path in plugin], Path(), reserved=Config.model_fields)
     listed = {
         Subject.methods: _methods,
         Subject.datasets: _datasets,

@@ -100,9 +100,9 @@ def load_config(path: Path, overrides: Sequence[str] = (), plugins: Sequence[Pat
         table = read_toml(path)
         if "sweep" in table:
             raise ConfigError(f"{path}: has a table [sweep], so it is many runs; run them with 'fedfeat sweep {path}'")
-        return make_config(_with_plugins(table, plugins), overrides, where=str(path), folder=path.parent)
+        return make_config(with_plugins(table, plugins), overrides, where=str(path), folder=path.parent)
     if str(path) in PRESETS:
-        return make_config(_with_plugins(PRESETS[str(path)].table(), plugins), overrides, where=f"preset {path}")
+        return make_config(with_plugins(PRESETS[str(path)].table(), plugins), overrides, where=f"preset {path}")
     raise ConfigError(
         f"{path}: no such configuration file, and no preset of that name; {nearest(str(path), PRESETS)} "
         "(fedfeat list presets shows them)"
@@ -190,7 +190,8 @@ def check_table(
         return None
 
 
-def _with_plugins(table: Table, plugins: Sequence[Path]) -> Table:
+def with_plugins(table: Table, plugins: Sequence[Path]) -> Table:
+    """Return a table that also names some files of methods."""
     named = table.get("plugins", [])
     if not plugins or not _is_list_of_strings(named):
         return table

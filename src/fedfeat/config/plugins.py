@@ -98,6 +98,14 @@ def load_plugins(entries: Sequence[str], folder: Path, reserved: Collection[str]
     return tuple(dict.fromkeys(pinned))
 
 
+def forget() -> None:
+    """Let go of all files: whoever names one next runs it anew, as another process would."""
+    for parts in _contents.values():
+        for name in parts:
+            PARTS.pop(name, None)
+    _contents.clear()
+
+
 def load_installed(reserved: Collection[str]) -> None:
     """Load the entry points of installed packages, once in a process."""
     for point in _entry_points():

@@ -34,7 +34,7 @@ def joint(settings: NoSettings) -> Method:
     Deviations:
         none: this is a bound and not a published method
     """
-    return Method("joint", replay=Everything())
+    return Method("joint", replay=Everything(), keeps_everything=True)
 
 
 @base("replay", sends=(Sent("down/keep_random/quota", "how many images the client may keep"),))

@@ -24,7 +24,6 @@ from fedfeat.engines.cuda.local_update import LocalUpdate
 from fedfeat.engines.cuda.replica import Replica
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.progress import Progress
-from fedfeat.methods import all_methods
 from fedfeat.methods.data_free.pool import POOL
 from fedfeat.methods.fedlwf import PreviousModel
 from fedfeat.runs.experiment import Experiment
@@ -367,10 +366,3 @@ def test_the_benchmark_compares_with_the_engine_in_process(monkeypatch: pytest.M
     assert 0 < control["distance"] < 1e-4
     large = [bench.agreement[f"{name}, lr 0.04"]["distance"] for name in ("cuda", "in process, moved by 1e-7")]
     assert large[0] <= 3 * large[1]  # no further than one rounding takes the engine in process
-
-
-@pytest.mark.parametrize("method", [m for m in all_methods() if m not in PLAIN + BINDING])
-def test_every_other_method_runs(tmp_path: Path, method: str) -> None:
-    done = run(tmp_path / "run", method, CUDA, train={"rounds": 1, "local_epochs": 1})
-    assert torch.isfinite(done.progress.weights).all()
-    assert len(done.result["accuracy_matrix"]) == 2

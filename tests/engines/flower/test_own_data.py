@@ -26,10 +26,10 @@ from fedfeat.engines.flower.client import ClientRun, ClientSettings, FederationC
 from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.codec import pack, unpack
 from fedfeat.engines.flower.messages import PROTOCOL, config_to_send, from_records, to_records
-from fedfeat.engines.flower.screen import fault_of
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.exchange import TooFewClients
+from fedfeat.federation.screen import fault_of
 from fedfeat.methods import all_methods
 from fedfeat.methods.fedcbdr.fedcbdr import LeverageChoice
 from fedfeat.methods.fedcbdr.leverage import row_mask, shared_rotation

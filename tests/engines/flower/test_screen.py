@@ -10,8 +10,8 @@ import torch
 from fedfeat.algorithm.sent import Sent, in_words
 from fedfeat.core.payload import Payload
 from fedfeat.engines.flower.messages import Header
-from fedfeat.engines.flower.screen import fault_of, fault_of_header, is_finite, odd_ones, seconds_of
 from fedfeat.federation.evaluation import SENDS
+from fedfeat.federation.screen import fault_of, fault_of_header, is_finite, odd_ones, seconds_of
 from fedfeat.methods import PARTS
 
 W = torch.zeros(4)

@@ -7,7 +7,7 @@ In the order in which a federation uses them:
     http_connection, gateway                what the outside can reach
     control                                 registering keys, starting and watching runs
     codec, messages                         payloads as bytes, messages and replies
-    engine, roster, screen                  the server's side: our loop, who is who, what is refused
+    engine, roster                          the server's side: our loop, who is who
     app, resident                           a client's process: Flower's, or one that stays
     client, client_data, store              a client: what it answers, its images, what it remembers on disk
 """

@@ -18,10 +18,10 @@ from fedfeat.data import Dataset, fingerprint
 from fedfeat.engines.flower.codec import CodecError, Packed, pack, unpack
 from fedfeat.engines.flower.messages import ASK, PROTOCOL, Channel, Header, Reply, Request, config_to_send
 from fedfeat.engines.flower.roster import Roster
-from fedfeat.engines.flower.screen import fault_of, fault_of_header, odd_ones, seconds_of
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.exchange import needed
+from fedfeat.federation.screen import fault_of, fault_of_header, odd_ones, seconds_of
 from fedfeat.scenario import Scenario
 
 log = logging.getLogger("fedfeat.server")

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedfeat.algorithm.engine import Lost
 from fedfeat.core.files import write_json
 from fedfeat.engines.flower.messages import HELLO, Channel, Header, Reply, Request
-from fedfeat.engines.flower.screen import fault_of_header, is_count
+from fedfeat.federation.screen import fault_of_header, is_count
 
 ROSTER = "federation.json"
 AGAIN_AFTER = 30.0  # seconds until a client that cannot take part is asked again

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, field_validator
 
 from fedfeat.config import Config, make_config
-from fedfeat.config.config import Table, check_table, nested, read_toml
+from fedfeat.config.config import Table, check_table, nested, parse_config, read_toml, with_plugins
 from fedfeat.config.presets import PRESETS
 from fedfeat.config.recipes import with_recipe
 from fedfeat.core.errors import ConfigError, nearest
@@ -41,7 +41,9 @@ class SweepSettings(Settings):
         return flatten(table) if isinstance(table, dict) else table
 
 
-def load_sweep(path: Path, overrides: Sequence[str] = (), recipe: str | None = None) -> list[Config]:
+def load_sweep(
+    path: Path, overrides: Sequence[str] = (), recipe: str | None = None, plugins: Sequence[Path] = ()
+) -> list[Config]:
     """Read a sweep file and return its experiments, checked; mistakes show before anything runs.
 
     ``recipe`` is laid over the file's base and its tables; what the sweep varies stays.
@@ -55,7 +57,8 @@ def load_sweep(path: Path, overrides: Sequence[str] = (), recipe: str | None = N
     settings = check_table(SweepSettings, table.pop("sweep"), str(path), problems, "sweep")
     if settings is None:
         raise ConfigError("; ".join(problems))
-    return _configs(settings, with_recipe(merge(_base(settings, path), table), recipe), overrides, path)
+    table = with_recipe(merge(_base(settings, path), table), recipe)
+    return _configs(settings, with_plugins(table, plugins), overrides, path)
 
 
 def comparison_runs(config: Config, methods: str, seeds: str, out: Path) -> list[Planned]:
@@ -97,7 +100,10 @@ def _configs(settings: SweepSettings, table: Table, overrides: Sequence[str], pa
     for key, name in LISTS.items():
         if key in settings.settings:
             raise ConfigError(f"{path}: sweep.settings: {key!r} does not belong here; write {name} = [...] in [sweep]")
-    methods = all_methods() if settings.methods == ("all",) else settings.methods
+    methods: Sequence[str] = settings.methods
+    if settings.methods == ("all",):
+        parse_config(table, overrides, where=str(path), folder=path.parent)  # then those of plugins are known
+        methods = all_methods()
     axes: dict[Key, Sequence[Any]] = {}
     if methods:
         axes["method"] = methods

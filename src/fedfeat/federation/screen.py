@@ -13,10 +13,10 @@ from torch import Tensor
 from fedfeat.algorithm.engine import NOT_FINITE
 from fedfeat.algorithm.sent import ROUNDING, Sent
 from fedfeat.core.payload import Payload, Value
-from fedfeat.engines.flower.messages import Header
 from fedfeat.federation.evaluation import EVALUATE, fault_of_tables
 
 Signature = tuple[Any, ...]
+Header = Mapping[str, Any]  # the words that come with a reply
 Declared = Mapping[str, Sent]  # what a method sends besides weights, numbers of samples and losses, by name
 NOTHING = "NoneType"  # the kind of an entry that is missing
 LARGEST = 2**53  # whole numbers up to here survive as floats

@@ -1,0 +1,79 @@
+"""Promises about runs that should be the same: again, resumed, with clients in another order, and with another seed."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from fedfeat.config.plugins import forget
+from fedfeat.runs.contract.both_ways import Backwards
+from fedfeat.runs.contract.compare import difference, first_difference
+from fedfeat.runs.contract.generators import Lookout
+from fedfeat.runs.contract.memory import remembered
+from fedfeat.runs.contract.promise import Broken, promise
+from fedfeat.runs.contract.trial import Interrupted, Trial, history, interrupting
+from fedfeat.runs.experiment import resume, start
+
+ADDRESSED = "take random numbers from rng_at(seed, purpose, task, round, client)"
+KEEP = "keep it in client.state on a client, in server.progress.numbers or server.progress.tensors on the server"
+
+
+@promise("random", "random numbers have an address: the generators that a process shares decide nothing")
+def random(trial: Trial) -> None:
+    """Set the generators of torch, NumPy and Python otherwise; if that matters, find the line that draws."""
+    told = difference(trial.reference.folder, trial.second.folder)
+    if told is not None and difference(trial.reference.folder, trial.run().folder) is None:
+        line = Lookout(trial.source).watch(trial.run)
+        raise Broken(f"with the global generators of torch, NumPy and Python set otherwise, {told}", ADDRESSED, line)
+
+
+@promise("again", "the same run twice has the same bytes", needs=("runs", "random"))
+def again(trial: Trial) -> None:
+    """Compare with a second run."""
+    told = difference(trial.reference.folder, trial.second.folder)
+    if told is not None:
+        raise _broken(trial, f"a second run goes another way: {told}", f"{ADDRESSED}; let nothing outlive a run")
+
+
+@promise("resume", "a run that is killed after any round or task and resumed has the same bytes", needs=("again",))
+def resumes(trial: Trial) -> None:
+    """Let every process end one round or task and die in the next, so each checkpoint is resumed from."""
+    folder = trial.new_folder()
+    with suppress(Interrupted):
+        start(trial.config(), folder, (interrupting(2),))
+    expected = trial.reference.history
+    told, stops = None, len(expected) - 2  # the first event is the start; nothing follows the last
+    while told is None and stops:
+        forget()
+        with suppress(Interrupted):
+            resume(folder, (interrupting(2),))
+        found = history(folder)
+        told, stops = first_difference(expected[: len(found)], found), stops - 1
+    told = told or difference(trial.reference.folder, folder)
+    if told is not None:
+        raise _broken(trial, f"killed and resumed after every round and task, the run goes another way: {told}", KEEP)
+
+
+@promise("client order", "the order in which clients train changes nothing", needs=("again",))
+def client_order(trial: Trial) -> None:
+    """Ask them from the last to the first."""
+    told = difference(trial.reference.folder, trial.run(factory=Backwards).folder)
+    if told is not None:
+        raise _broken(trial, f"with clients asked from the last to the first, {told}", f"clients share nothing; {KEEP}")
+
+
+@promise("seed", "another seed gives other losses in every round")
+def seeds(trial: Trial) -> None:
+    """Run into the second task, with another seed."""
+    folder = trial.new_folder()
+    with suppress(Interrupted):
+        start(trial.config({"seed": 8}), folder, (interrupting(4),))
+    found = [event for event in history(folder) if event["event"] == "round"]
+    expected = [event for event in trial.reference.history if event["event"] == "round"]
+    for ours, theirs in zip(found, expected, strict=False):
+        if ours["losses"] == theirs["losses"]:
+            raise Broken(f"in task {ours['task']}, round {ours['round']} the losses are those of seed 7", ADDRESSED)
+
+
+def _broken(trial: Trial, told: str, do: str) -> Broken:
+    found = remembered(trial)
+    return Broken(told, do) if found is None else Broken(f"{told}; {found[0]}", do, found[1])
