@@ -29,7 +29,7 @@ def simulate_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def recorded(executor: Any, *args: Any, **kwargs: Any) -> None:
         if (recorder := Recorder.active) is not None:
-            recorder.launched(launch, executor, args, kwargs)  # as on a card, it runs when it is replayed
+            recorder.launched(launch, executor, args, kwargs)  # as on a GPU, it runs when it is replayed
         else:
             launch(executor, *args, **kwargs)
 
