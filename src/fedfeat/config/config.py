@@ -134,7 +134,11 @@ def make_config(
 
 
 def check_privacy(settings: PrivacySettings, norm: str, method: Method) -> None:
-    """Refuse noise that would protect nothing, because the same thing also leaves without it."""
+    """Refuse what would protect nothing: no update to clip, or the same thing also leaves without noise."""
+    if settings.clip is not None and not method.trains:
+        raise ConfigError(
+            f"privacy.clip: {method.name!r} trains nothing, so there is no update to clip; leave [privacy] out"
+        )
     if settings.noise is None:
         return
     if norm == "batch":

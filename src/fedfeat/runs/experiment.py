@@ -147,14 +147,13 @@ class Experiment:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the log and the result should say about this experiment."""
-        share = self.config.data.validation
-        if share is None:
-            return self.method.notes
-        count = len(self.dataset.test_labels)
-        return (
-            *self.method.notes,
-            f"validation: accuracies are of {count} held-out training images, not of test images",
-        )
+        notes = list(self.method.notes)
+        if not self.method.trains:
+            notes.append("model: the backbone is freshly initialised and stays so, since this method does not train it")
+        if self.config.data.validation is not None:
+            count = len(self.dataset.test_labels)
+            notes.append(f"validation: accuracies are of {count} held-out training images, not of test images")
+        return tuple(notes)
 
     @property
     def described_scenario(self) -> dict[str, Any]:
@@ -227,21 +226,27 @@ class Experiment:
         return {"privacy": statement(settings, self.scenario.num_tasks * self.config.train.rounds, sends)}
 
     def _start_event(self) -> Event:
-        batch = self.config.model.norm == "batch"
-        norm = "BatchNorm running statistics are averaged with the weights" if batch else "GroupNorm, no statistics"
         return {
             "event": "start",
             "method": self.config.method,
             "dataset": self.dataset.name,
             "tasks": self.scenario.num_tasks,
-            "rounds": self.config.train.rounds,
+            "rounds": self.method.rounds(self.config.train.rounds),
             "clients": self.scenario.num_clients,
             "device": str(self.engine.device),
             "parameters": sum(p.numel() for p in self.engine.network.backbone.parameters()),
             "notes": list(self.notes),
             "predictions": self.method.prediction_labels(),
-            "aggregation": f"{self.config.train.aggregation} average; {norm}",
+            "aggregation": self._aggregation(),
         }
+
+    def _aggregation(self) -> str:
+        """Say what becomes of the clients' models."""
+        if not self.method.trains:
+            return "no rounds: clients are asked once, at the end of each task"
+        batch = self.config.model.norm == "batch"
+        norm = "BatchNorm running statistics are averaged with the weights" if batch else "GroupNorm, no statistics"
+        return f"{self.config.train.aggregation} average; {norm}"
 
 
 def summarise(config: Config, scenario: Scenario, progress: Progress, notes: Sequence[str] = ()) -> Result:

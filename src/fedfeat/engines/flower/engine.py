@@ -137,8 +137,14 @@ class FlowerEngine(InProcessEngine):
         return {k: v.to(self.device) if isinstance(v, Tensor) else v for k, v in reply.items()}
 
     def _sizes(self) -> dict[str, int]:
-        seen = self.seen
-        return {"trained": self.model.num_trainable, "C": seen.num_classes, "N": seen.num_classes - seen.num_old}
+        seen, dim = self.seen, self.network.backbone.feature_dim
+        return {
+            "trained": self.model.num_trainable,
+            "C": seen.num_classes,
+            "N": seen.num_classes - seen.num_old,
+            "d": dim,
+            "triangle": dim * (dim + 1) // 2,
+        }
 
     def _remember(self, client: int, header: Header) -> None:
         noted: State = {GENERATION: int(header[GENERATION]), HELD: int(header["exemplars"])}
