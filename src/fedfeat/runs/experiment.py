@@ -22,9 +22,10 @@ from fedfeat.federation.loop import Event, Federation, Listener
 from fedfeat.federation.metrics import over_tasks
 from fedfeat.federation.privacy import statement
 from fedfeat.federation.progress import Progress
+from fedfeat.models import PretrainedBackbone
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.identity import deciding_settings, refuse_other_run
-from fedfeat.runs.model_file import CARD, ModelCard, write_model
+from fedfeat.runs.model_file import CARD, ModelCard, refuse_other_backbone, write_model
 from fedfeat.runs.trackers.tracked import tracked
 from fedfeat.scenario import Scenario, build_scenario
 from fedfeat.scenario.build import named_classes, named_scenario
@@ -86,6 +87,8 @@ def go_on(folder: RunFolder, listeners: tuple[Listener, ...] = (), engine: Engin
             f"{path}: the data set {config.data.name!r} found now is not the one the run began with; "
             "point data.path to the original files"
         )
+    begun = manifest.get(CARD, {}).get("backbone")
+    refuse_other_backbone(config.model.path, begun, experiment.card.backbone)
     folder.cut_events(manifest["events_size"])
     experiment.engine.restore(states)
     progress.move_to(experiment.engine.device)
@@ -113,8 +116,9 @@ class Experiment:
         )
         self.engine = engine(config, self.dataset, self.scenario, self.method)
         self.fingerprint = fingerprint(self.dataset)
-        self.card = ModelCard.of(self.dataset, self.scenario)
-        dim = self.engine.network.backbone.feature_dim
+        backbone = self.engine.network.backbone
+        self.card = ModelCard.of(self.dataset, self.scenario, backbone.fingerprint)
+        dim = backbone.feature_dim
         if self.method.has_etf_head and dim < self.dataset.num_classes:
             raise ConfigError(
                 f"method: the ETF head of {config.method!r} needs at least as many feature dimensions as classes, "
@@ -125,7 +129,9 @@ class Experiment:
     def _warn_of_single_images(self) -> None:
         """Say which clients may meet a batch that BatchNorm cannot normalise: one image, a feature map of 1 x 1."""
         batch, backbone = self.config.train.batch, self.engine.network.backbone
-        if self.config.model.norm != "batch" or any(backbone.map_size(s) > 1 for s in self.dataset.image_shape[:2]):
+        if self.config.model.norm != "batch" or isinstance(backbone, PretrainedBackbone):
+            return
+        if any(backbone.map_size(s) > 1 for s in self.dataset.image_shape[:2]):
             return
         met = [] if self.dataset.private else self._single_images(batch)
         if met or self.method.replay is not None or self.dataset.private:
@@ -148,7 +154,12 @@ class Experiment:
     def notes(self) -> tuple[str, ...]:
         """What the log and the result should say about this experiment."""
         notes = list(self.method.notes)
-        if not self.method.trains:
+        network = self.engine.network
+        if isinstance(network.backbone, PretrainedBackbone):
+            frozen = network.frozen_names()
+            count = sum(p.numel() for name, p in network.named_parameters() if name in frozen)
+            notes.append(f"model: {count:,} parameters of the backbone are frozen, and neither sent nor saved")
+        elif not self.method.trains:
             notes.append("model: the backbone is freshly initialised and stays so, since this method does not train it")
         if self.config.data.validation is not None:
             count = len(self.dataset.test_labels)
@@ -244,8 +255,11 @@ class Experiment:
         """Say what becomes of the clients' models."""
         if not self.method.trains:
             return "no rounds: clients are asked once, at the end of each task"
-        batch = self.config.model.norm == "batch"
-        norm = "BatchNorm running statistics are averaged with the weights" if batch else "GroupNorm, no statistics"
+        norm = "GroupNorm, no statistics"
+        if isinstance(self.engine.network.backbone, PretrainedBackbone):
+            norm = f"of the backbone, {self.engine.network.backbone.tune} is trained"
+        elif self.config.model.norm == "batch":
+            norm = "BatchNorm running statistics are averaged with the weights"
         return f"{self.config.train.aggregation} average; {norm}"
 
 

@@ -95,6 +95,7 @@ def refuse_other_run(path: Path, config: Config, begun: Config | Mapping[str, An
     """
     place = isinstance(begun, Config)
     keys = differing_keys(deciding_settings(begun, place=place), deciding_settings(config, place=place))
+    keys = [key for key in keys if key != "model.path"]  # the fingerprint of the folder tells
     if keys:
         raise CheckpointError(
             f"{path}: the configuration does not match the run begun here in {', '.join(keys)}; "

@@ -39,7 +39,12 @@ class FlowerEngine(InProcessEngine):
     ) -> None:
         super().__init__(config, dataset, scenario, method)
         self.channel = channel
-        greeting = {"protocol": PROTOCOL, "config": config_to_send(config), "data": fingerprint(dataset)}
+        greeting = {
+            "protocol": PROTOCOL,
+            "config": config_to_send(config),
+            "data": fingerprint(dataset),
+            "backbone": self.network.backbone.fingerprint,
+        }
         self.roster = Roster(folder, channel, scenario.num_clients, greeting, config.federation.deadline)
         self.sends = {**method.sends, **(SENDS if dataset.private else {})}
         self._met = False  # whether the clients were awaited once
