@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from backbones import save_vit_s
 from fedfeat.algorithm.method import linear_head
 from fedfeat.core.errors import CheckpointError, ConfigError
 from fedfeat.engines.base import BaseEngine
@@ -315,6 +316,18 @@ class TestFolders:
         (folder / "config.json").write_text(json.dumps({**table, "model_type": "mine", "auto_map": named}))
         self.refused(folder, "transformers cannot load .*code")
         assert not marker.exists()
+
+
+@pytest.mark.slow
+def test_the_documented_bytes_are_those_of_a_vit_s(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    folder = save_vit_s(tmp_path / "vit-s")
+    for tune in ("all", "lora", "nothing"):
+        network = network_of(folder, tune=tune, image_size=32)
+        network.head.grow(10, 0)
+        assert f"| `finetune` | `{tune}` |" in page
+        row = next(line for line in page.splitlines() if line.startswith(f"| `finetune` | `{tune}` |"))
+        assert row.split(" | ")[3] == f"{FlatModel(network).vector.nbytes:,}"
 
 
 def test_a_model_of_timm(tmp_path: Path) -> None:

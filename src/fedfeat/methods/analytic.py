@@ -4,8 +4,8 @@ Nothing is trained, and nothing is sent down: clients build the backbone themsel
 the Gram matrix of its features and their products with the one-hot labels, which are their sums by class. The server
 adds them up and solves a ridge regression. Sums know no order, so the classifier equals the one that all images in one
 place would give, whatever the partition and the order of tasks; nothing is forgotten and no exemplar is kept. All of it
-depends on the features: it is the baseline to look at first with a pre-trained backbone. Without one it takes the
-freshly initialised network, and the log says so.
+depends on the features: it is the baseline to look at first with a pre-trained backbone, `model.name = "hf"` and
+`model.tune = "nothing"`. Without one it takes the freshly initialised network, and the log says so.
 
 Objective:
     $$

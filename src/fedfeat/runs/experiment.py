@@ -160,7 +160,9 @@ class Experiment:
             count = sum(p.numel() for name, p in network.named_parameters() if name in frozen)
             notes.append(f"model: {count:,} parameters of the backbone are frozen, and neither sent nor saved")
         elif not self.method.trains:
-            notes.append("model: the backbone is freshly initialised and stays so, since this method does not train it")
+            notes.append(
+                "model: the backbone is freshly initialised and stays so; model.name = hf takes a pre-trained one"
+            )
         if self.config.data.validation is not None:
             count = len(self.dataset.test_labels)
             notes.append(f"validation: accuracies are of {count} held-out training images, not of test images")
