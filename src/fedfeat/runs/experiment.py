@@ -31,6 +31,11 @@ from fedfeat.scenario import Scenario, build_scenario
 from fedfeat.scenario.build import named_classes, named_scenario
 
 Result = dict[str, Any]
+TRAINED = {
+    "nothing": "the backbone is frozen",
+    "lora": "the backbone is frozen, its adapters are trained",
+    "all": "the whole backbone is trained",
+}
 
 
 def run_name(config: Config) -> str:
@@ -156,9 +161,9 @@ class Experiment:
         notes = list(self.method.notes)
         network = self.engine.network
         if isinstance(network.backbone, PretrainedBackbone):
-            frozen = network.frozen_names()
-            count = sum(p.numel() for name, p in network.named_parameters() if name in frozen)
-            notes.append(f"model: {count:,} parameters of the backbone are frozen, and neither sent nor saved")
+            trained = sum(p.numel() for name, p in network.trained_parameters() if name.startswith("backbone."))
+            every = sum(p.numel() for p in network.backbone.parameters())
+            notes.append(f"model: {trained:,} of {every:,} backbone parameters are trained, sent and saved")
         elif not self.method.trains:
             notes.append(
                 "model: the backbone is freshly initialised and stays so; model.name = hf takes a pre-trained one"
@@ -259,7 +264,7 @@ class Experiment:
             return "no rounds: clients are asked once, at the end of each task"
         norm = "GroupNorm, no statistics"
         if isinstance(self.engine.network.backbone, PretrainedBackbone):
-            norm = f"of the backbone, {self.engine.network.backbone.tune} is trained"
+            norm = TRAINED[self.engine.network.backbone.tune]
         elif self.config.model.norm == "batch":
             norm = "BatchNorm running statistics are averaged with the weights"
         return f"{self.config.train.aggregation} average; {norm}"
