@@ -213,7 +213,7 @@ class Method:
         It is not with references that differ between clients, penalties on the weights, or statistics of single steps.
         """
         alike = all(getattr(reference, "alike", False) for reference in self.references)
-        return alike and not (self.penalties or any(s.per_step for s in self.statistics))
+        return self.trains and alike and not (self.penalties or any(s.per_step for s in self.statistics))
 
     def rounds(self, planned: int) -> int:
         """Return how many of the planned rounds a task has."""
