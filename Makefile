@@ -18,7 +18,7 @@ PYTEST := $(BIN)/pytest --numprocesses auto --dist loadgroup
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[images,plots,export,tensorboard,wandb,mlflow,flower,ray,docs,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[images,plots,hf,export,tensorboard,wandb,mlflow,flower,ray,docs,dev]'
 	touch $(STAMP)
 
 demo: $(STAMP)

@@ -16,7 +16,7 @@ from fedfeat.algorithm.settings import TrainSettings
 from fedfeat.core.rng import rng_at
 from fedfeat.data import Dataset
 from fedfeat.data.augment import EpochPlan, plan_epoch
-from fedfeat.models.backbones import ResNet18, SmallCNN
+from fedfeat.models.backbones import ResNet, SmallCNN
 from timing import Seconds
 
 State = dict[str, Tensor]
@@ -41,7 +41,7 @@ class BareLoop:
         mean, std = torch.tensor(dataset.mean), torch.tensor(dataset.std)
         self.scale, self.shift = (1 / (std * 255)).to(device), (-mean / std).to(device)
         height, _, channels = dataset.image_shape
-        backbone: SmallCNN | ResNet18 = SmallCNN(channels) if height <= 16 else ResNet18(channels)
+        backbone: SmallCNN | ResNet = SmallCNN(channels) if height <= 16 else ResNet(channels)
         self.model = nn.Sequential(backbone, nn.Linear(backbone.feature_dim, dataset.num_classes)).to(device)
         self.weights: State = {k: v.clone() for k, v in self.model.state_dict().items()}
         self.round = 0

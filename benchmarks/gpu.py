@@ -31,7 +31,7 @@ from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import count
 from fedfeat.federation.progress import Progress
 from fedfeat.models import Outputs
-from fedfeat.models.backbones import ResNet18
+from fedfeat.models.backbones import ResNet
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder, environment
 
@@ -82,7 +82,7 @@ class EagerLoop:
 
     def __init__(self, images: DeviceImages, num_classes: int, *, batch: int, bf16: bool) -> None:
         self.images, self.batch, self.bf16 = images, batch, bf16
-        backbone = ResNet18(images.images.shape[-1])
+        backbone = ResNet(images.images.shape[-1])
         self.model = nn.Sequential(backbone, nn.Linear(backbone.feature_dim, num_classes)).to(images.device)
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.optimiser = torch.optim.SGD(self.model.parameters(), lr=0.04, momentum=0.9, weight_decay=1e-5)

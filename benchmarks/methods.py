@@ -87,7 +87,8 @@ def main() -> None:
     warnings.simplefilter("ignore")
     machine = slug(hardware(torch.device("cpu")))
     torch.set_num_threads(1)
-    methods = all_methods() if chosen.methods == "all" else ["finetune", *chosen.methods.split(",")]
+    trained = [m for m in all_methods() if load_config(Path("digits"), [f"method={m}"]).build_method().trains]
+    methods = trained if chosen.methods == "all" else ["finetune", *chosen.methods.split(",")]
     methods = list(dict.fromkeys(["finetune", *methods]))
     best: dict[str, tuple[float, float]] = {}
     for _ in range(chosen.turns):

@@ -22,6 +22,7 @@ navigation = {
         "Guides": [
             "commands",
             "data",
+            "models",
             "runs",
             "report",
             "sweeps",

@@ -36,6 +36,7 @@ NOTHING_TO_DO = {
     "balanced": {name for name, method in BUILT.items() if method.loss.new_classes_only},
     "distil": {name for name, method in BUILT.items() if method.distils},
 }
+TRAINED = [name for name in BASES if BUILT[name].trains]
 NO_EXEMPLARS = {name for name, method in BUILT.items() if method.replay is None}
 
 # Two parts that want the same place contradict each other. Whoever predicts relies on the classifier that is there,
@@ -79,7 +80,7 @@ def spec(base: str, *addons: str) -> str:
     return "+".join([base, *with_needs(*addons)])
 
 
-SINGLE = [(b, a) for b in BASES for a in ADDONS]
+SINGLE = [(b, a) for b in TRAINED for a in ADDONS]
 IDLE = [(b, a) for b, a in SINGLE if b in NOTHING_TO_DO.get(a, ())]
 ALLOWED = [spec(b, a) for b, a in SINGLE if not (b in NO_EXEMPLARS and a in NEEDS_EXEMPLARS) and (b, a) not in IDLE]
 PAIRS = [(a, b) for a, b in permutations(ADDONS, 2) if NEEDS.get(a) != b]
@@ -172,6 +173,13 @@ def test_an_addon_that_works_on_exemplars_needs_some(base: str, addon: str, tabl
 @pytest.mark.parametrize(("base", "addon"), IDLE)
 def test_an_addon_that_has_nothing_to_do_on_a_base_is_refused(base: str, addon: str, tables: dict[str, Any]) -> None:
     assert repr(base) in refusal(spec(base, addon), tables)
+
+
+@pytest.mark.parametrize("addon", ADDONS)
+@pytest.mark.parametrize("base", sorted(set(BASES) - set(TRAINED)))
+def test_an_addon_is_refused_where_nothing_is_trained(base: str, addon: str, tables: dict[str, Any]) -> None:
+    sentence = refusal(spec(base, addon), tables)
+    assert any(name in sentence for name in with_needs(addon)), sentence
 
 
 @pytest.mark.parametrize("addon", NEEDS)

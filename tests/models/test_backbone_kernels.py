@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedfeat.models.backbones import ResNet18, by_patches, for_both
+from fedfeat.models.backbones import ResNet, by_patches, for_both
 
 
 @pytest.mark.parametrize("wide_stem", [False, True])
 def test_the_stem_as_a_matrix_product(wide_stem: bool) -> None:
     torch.manual_seed(0)
-    conv = ResNet18(3, wide_stem=wide_stem).stem[0]
+    conv = ResNet(3, wide_stem=wide_stem).stem[0]
     images = torch.randn(3, 3, 32, 32, dtype=torch.float64)
     conv.double()
     product = by_patches(images, conv)

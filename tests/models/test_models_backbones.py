@@ -3,7 +3,7 @@ import torch
 
 from fedfeat.algorithm.method import linear_head
 from fedfeat.models import ETFHead, ModelSettings, build_network
-from fedfeat.models.backbones import ResNet18, SmallCNN, for_both
+from fedfeat.models.backbones import ResNet, SmallCNN, for_both
 from fedfeat.models.network import initialise
 
 
@@ -13,7 +13,7 @@ def numbers(tensors) -> int:
 
 @pytest.fixture(scope="module")
 def resnet():
-    return ResNet18()
+    return ResNet()
 
 
 def running_values(network) -> int:
@@ -26,14 +26,14 @@ def test_resnet_with_the_cifar_stem_has_the_published_size(resnet):
 
 
 def test_resnet_with_the_wide_stem_has_the_published_size():
-    wide = ResNet18(wide_stem=True)
+    wide = ResNet(wide_stem=True)
     assert numbers(wide.parameters()) == 11_176_512
     assert running_values(wide) == 9_600
 
 
 @pytest.mark.parametrize(("wide", "side", "last_map"), [(False, 32, 4), (True, 64, 2)])
 def test_resnet_ends_in_512_non_negative_features_over_the_published_map(wide, side, last_map, resnet):
-    network = ResNet18(wide_stem=True).eval() if wide else resnet.eval()
+    network = ResNet(wide_stem=True).eval() if wide else resnet.eval()
     x = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         maps = network.stages(for_both(network.shrink(network.stem(x).relu()), 1)).whole
@@ -54,10 +54,10 @@ def test_small_cnn_has_twice_its_width_in_features(channels, width):
     ("settings", "shape", "kind", "first_kernel"),
     [
         ({}, (8, 8, 1), SmallCNN, 3),
-        ({}, (32, 32, 3), ResNet18, 3),
-        ({}, (64, 64, 3), ResNet18, 7),
-        ({"stem": "3x3"}, (64, 64, 3), ResNet18, 3),
-        ({"stem": "7x7"}, (32, 32, 3), ResNet18, 7),
+        ({}, (32, 32, 3), ResNet, 3),
+        ({}, (64, 64, 3), ResNet, 7),
+        ({"stem": "3x3"}, (64, 64, 3), ResNet, 3),
+        ({"stem": "7x7"}, (32, 32, 3), ResNet, 7),
         ({"name": "small-cnn"}, (32, 32, 3), SmallCNN, 3),
     ],
 )
@@ -154,8 +154,29 @@ def test_group_norm_keeps_no_running_statistics():
     assert network(torch.zeros(1, 1, 8, 8)).features.shape == (1, 16)
 
 
+@pytest.mark.parametrize(
+    ("name", "wide", "size", "features"),
+    [
+        ("resnet34", True, 21_284_672, 512),  # with ImageNet's stem, as published, less the classifier
+        ("resnet50", True, 23_508_032, 2048),
+        ("resnet20", False, 269_072 + 2_752, 64),  # as published, and 1x1 convolutions in the two shortcuts that widen
+        ("resnet32", False, 463_504 + 2_752, 64),
+    ],
+)
+def test_other_resnets_have_the_published_sizes(name, wide, size, features):
+    backbone = ResNet(name=name, wide_stem=wide).eval()
+    assert numbers(backbone.parameters()) == size
+    x = torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        pooled, intermediate = backbone.with_intermediate(x)
+        torch.testing.assert_close(backbone(x), pooled)
+    assert pooled.shape == (2, features)
+    assert len(intermediate) == 1 + len(backbone.stages)
+
+
 @pytest.mark.parametrize("pixels", [8, 9, 33, 64])
 def test_the_size_of_the_last_feature_map_is_known_without_an_image(pixels):
-    for backbone in (ResNet18(1), ResNet18(1, wide_stem=True), SmallCNN(1, width=4)):
+    small = ResNet(1, name="resnet20"), ResNet(1, name="resnet20", wide_stem=True), SmallCNN(1, width=4)
+    for backbone in (ResNet(1), ResNet(1, wide_stem=True), *small):
         maps = backbone.eval().maps(torch.zeros(1, 1, pixels, pixels))
         assert maps.shape[2:] == (backbone.map_size(pixels),) * 2

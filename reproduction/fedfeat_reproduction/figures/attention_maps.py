@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from fedfeat.engines.base import choose_device
-from fedfeat.models import Network
+from fedfeat.models import Network, PretrainedBackbone
 from fedfeat.models.backbones import pool
 from fedfeat.runs.sweep import RunOutcome
 from fedfeat.runs.trained import Trained, load_trained
@@ -201,6 +201,7 @@ def attention(network: Network, images: Tensor, classes: Tensor) -> Tensor:
 @torch.no_grad()
 def last_maps(network: Network, images: Tensor) -> Tensor:
     """Return the feature maps whose average over all places is the feature, [B, K, H, W]."""
+    assert not isinstance(network.backbone, PretrainedBackbone), "the paper's figures are of ResNet-18"
     with network.reduced_precision(images):
         return network.backbone.maps(images).float()
 

@@ -150,11 +150,19 @@ NEW_CLASS_CROSS_ENTROPY = LossTerm(
 )
 
 
+# Fields of a method that say how clients train.
+OF_TRAINING = (
+    *("loss", "head", "extras", "terms", "wants_intermediate", "references", "penalties", "grad_clip"),
+    *("keeps_previous_model", "statistics", "server_steps", "held_out"),
+)
+
+
 @dataclass(frozen=True)
 class Method:
     """A composition of parts; add-ons return a changed copy."""
 
     name: str
+    trains: bool = True  # in rounds; without them a task is its end
     loss: LossTerm = CROSS_ENTROPY
     head: HeadFactory = linear_head
     has_etf_head: bool = False
@@ -206,7 +214,11 @@ class Method:
         It is not with references that differ between clients, penalties on the weights, or statistics of single steps.
         """
         alike = all(getattr(reference, "alike", False) for reference in self.references)
-        return alike and not (self.penalties or any(s.per_step for s in self.statistics))
+        return self.trains and alike and not (self.penalties or any(s.per_step for s in self.statistics))
+
+    def rounds(self, planned: int) -> int:
+        """Return how many of the planned rounds a task has."""
+        return planned if self.trains else 0
 
     def active_terms(self, task: int) -> tuple[LossTerm, ...]:
         """Return the loss terms of a task (counted from 0), the classification loss first."""

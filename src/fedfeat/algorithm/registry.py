@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedfeat.algorithm.method import Method, Prediction
+from fedfeat.algorithm.method import OF_TRAINING, Method, Prediction
 from fedfeat.algorithm.sent import Sent
 from fedfeat.core.errors import ConfigError, nearest
 from fedfeat.core.settings import Settings
@@ -130,11 +130,21 @@ def compose(spec: str, tables: Mapping[str, Settings]) -> Method:
     method, before = Method(""), ""
     for part in parts_of(spec):
         settings = tables.get(part.table) or part.settings()
-        method = part.build(settings) if part.kind == "base" else part.build(method, settings)
+        method = part.build(settings) if part.kind == "base" else _with_addon(method, part, settings)
         name = method.name if part.kind == "base" else f"{before}+{part.name}"
         declared = {s.name: s for s in part.sends if s.up and (s.when is None or s.when(settings))}
         method, before = replace(method, name=name, sends={**method.sends, **declared}), name
     return method
+
+
+def _with_addon(method: Method, part: Part, settings: Settings) -> Method:
+    """Put an add-on on a method; one that works on training is refused where there is none."""
+    changed: Method = part.build(method, settings)
+    if not method.trains and any(getattr(changed, name) != getattr(method, name) for name in OF_TRAINING):
+        raise ConfigError(
+            f"method: {part.name} changes how clients train, and {method.name!r} does not train them; leave it out"
+        )
+    return changed
 
 
 def _summary(function: Callable[..., Method]) -> str:

@@ -22,6 +22,7 @@ SYMBOLS = {
     "C": "classes seen so far, those of the task included",
     "N": "classes of the task",
     "d": "dimensions of a feature",
+    "triangle": "numbers in the upper triangle of a `d` x `d` matrix: d (d + 1) / 2",
     "t": "dimensions of a text feature",
     "pool": "synthetic images that the server made",
     "pixels": "bytes of an image: height x width x channels",

@@ -90,6 +90,9 @@ def server(
 def client(
     server: Annotated[str, typer.Option(metavar="HOST:PORT", help="the server's address")],
     data: Annotated[Path | None, typer.Option(help="this client's data; default is where 'fedfeat data' looks")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="folder of the pre-trained model; default is the server's model.path")
+    ] = None,
     keys: Annotated[Path | None, typer.Option(help="this client's folder of a set made by 'fedfeat keys'")] = None,
     name: Annotated[str | None, typer.Option(help="what the server calls this client; default is its key's")] = None,
     client: Annotated[
@@ -109,7 +112,7 @@ def client(
     host, port = split_address(server)
     known = None if keys is None else read_client_keys(keys)
     called = name or (known.name if known else socket.gethostname())
-    options = _options(data, device, plugin or (), threads=threads, client=client)
+    options = _options(data, device, plugin or (), model=model, threads=threads, client=client)
     folder = state or Path("runs") / "clients" / called
     process = deploy.client(folder, called, f"{host}:{port}", options, keys=known, stock=stock)
     console.print(f"{called}: server {host}:{port}, state in {folder}, log in {process.log}; Ctrl-C ends it")
@@ -162,10 +165,15 @@ def _folder(config: Config) -> Path:
 
 
 def _options(
-    data: str | Path | None, device: str, plugins: Iterable[str | Path], **numbers: int | None
+    data: str | Path | None,
+    device: str,
+    plugins: Iterable[str | Path],
+    model: Path | None = None,
+    **numbers: int | None,
 ) -> dict[str, Any]:
     """Return what a client's process is told; what is not given is left to its defaults."""
-    place = {} if data is None else {"data": str(Path(data).expanduser().absolute())}
+    places = {"data": data, "model": model}
+    place = {name: str(Path(path).expanduser().absolute()) for name, path in places.items() if path is not None}
     given = {name: number for name, number in numbers.items() if number is not None}
     files = [str(plugin).partition(PIN)[0] for plugin in plugins]
     return {"device": device, "plugins": ":".join(files), **place, **given}

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import typer
 from rich.console import Console
@@ -22,6 +22,7 @@ from rich.progress import (
 from fedfeat.runs.identity import tell_apart
 from fedfeat.runs.remaining import Clock, duration
 from fedfeat.runs.sweep import Event, Planned, RunOutcome, RunPool, finish_planned
+from fedfeat.runs.trackers.tracked import step_of
 
 SECONDS_BETWEEN_LINES = 10  # where there is no terminal
 console = Console(highlight=False, soft_wrap=True, markup=False)
@@ -30,7 +31,7 @@ console = Console(highlight=False, soft_wrap=True, markup=False)
 def experiment_line(event: Event) -> str:
     """Return what a run is, from its first event."""
     return (
-        f"{event['method']} on {event['dataset']}: {event['tasks']} tasks x {event['rounds']} rounds, "
+        f"{event['method']} on {event['dataset']}: {_length(event)}, "
         f"{event['clients']} clients, {event['parameters']:,} backbone parameters, {event['device']}"
     )
 
@@ -66,7 +67,7 @@ class RunProgress:
         for note in (event["aggregation"], *event["notes"]):
             self.console.print(note, style="dim")
         if at:
-            self.console.print(f"resuming in task {at['task']} after round {at['round']}")
+            self.console.print(f"resuming {_place(at)}")
         if self.console.is_terminal:
             columns = (
                 TextColumn("[bold]{task.description}"),
@@ -77,8 +78,8 @@ class RunProgress:
             )
             self.bar = Progress(*columns, console=self.console, transient=True)
             self.bar.start()
-            done = (at["task"] - 1) * self.rounds + at["round"] if at else 0
-            self.bar.add_task("rounds", total=self.tasks * self.rounds, completed=done, left="", note="")
+            done, total = (step_of(place, self.rounds) if place else 0 for place in (at, {"task": self.tasks}))
+            self.bar.add_task("rounds" if self.rounds else "tasks", total=total, completed=done, left="", note="")
 
     def _round(self, event: Event) -> None:
         left = f"{duration(self.clock.left(event['task'], event['round']))} left"
@@ -88,7 +89,7 @@ class RunProgress:
             note += f" ({event['share_of_peak']:.0%} of the GPU's matrix peak)"
             self._say_plan(event["clients_at_once"], event["bytes_per_client"])
         if self.bar is not None:
-            done = (event["task"] - 1) * self.rounds + event["round"]
+            done = step_of(event, self.rounds)
             description = f"task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}"
             self.bar.update(self.bar.task_ids[0], completed=done, description=description, left=left, note=note)
         elif event["round"] == self.rounds or time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
@@ -109,15 +110,33 @@ class RunProgress:
         if event["accuracy"] != event["accuracy_uncorrected"]:
             line += f" ({event['accuracy_uncorrected']:.2f} % without the correction)"
         self.console.print(line + f", {event['exemplars']} exemplars kept")
+        if self.bar is not None:
+            self.bar.update(self.bar.task_ids[0], completed=step_of(event, self.rounds))
 
     def _end(self, event: Event) -> None:
         self.close()
         result = event["result"]
         self.console.print(
-            f"final accuracy {result['final_accuracy']:.2f} %, forgetting {result['forgetting']:.2f}, "
-            f"{result['images_per_second']:,.0f} images/s; everything is in {event['folder']}",
+            f"final accuracy {result['final_accuracy']:.2f} %, forgetting {result['forgetting']:.2f}{_speed(result)}; "
+            f"everything is in {event['folder']}",
             style="bold",
         )
+
+
+def _length(event: Event) -> str:
+    """Say how many tasks and rounds a run has."""
+    return f"{event['tasks']} tasks x {event['rounds']} rounds" if event["rounds"] else f"{event['tasks']} tasks"
+
+
+def _place(at: Mapping[str, int]) -> str:
+    """Say where a run goes on; one without rounds has whole tasks behind it."""
+    return f"in task {at['task']} after round {at['round']}" if at["round"] else f"after task {at['task']}"
+
+
+def _speed(result: Mapping[str, Any]) -> str:
+    """Say how fast a run trained, if it did."""
+    speed = result["images_per_second"]
+    return f", {speed:,.0f} images/s" if speed else ""
 
 
 def finish_all(
@@ -192,26 +211,22 @@ class SweepProgress:
 
     def _start(self, run: Planned, event: Event) -> None:
         at = event["resumed_at"]
-        resumed = f", resuming in task {at['task']} after round {at['round']}" if at else ""
-        self._say(
-            run, f"{event['dataset']}, {event['tasks']} tasks x {event['rounds']} rounds on {event['device']}{resumed}"
-        )
+        resumed = f", resuming {_place(at)}" if at else ""
+        self._say(run, f"{event['dataset']}, {_length(event)} on {event['device']}{resumed}")
         for note in (event["aggregation"], *event["notes"]):
             if note not in self.notes:
                 self.notes.add(note)
                 self.console.print(note, style="dim", markup=False, highlight=False)
-        done = (at["task"] - 1) * event["rounds"] + at["round"] if at else 0
-        total = event["tasks"] * event["rounds"]
+        done, total = (step_of(place, event["rounds"]) if place else 0 for place in (at, {"task": event["tasks"]}))
         self.bars[run.path] = self.progress.add_task(self.names[run.path], total=total, completed=done, left="")
         self.clocks[run.path] = Clock(event["images"], event["rounds"])
 
     def _round(self, run: Planned, event: Event) -> None:
-        rounds, clock = run.config.train.rounds, self.clocks[run.path]
+        clock = self.clocks[run.path]
         left = self.left[run.path] = clock.left(event["task"], event["round"])
         self.lengths[run.path] = clock.passed + left
-        done = (event["task"] - 1) * rounds + event["round"]
-        where = f"task {event['task']}/{len(clock.images)} round {event['round']}/{rounds}"
-        name = f"{self.names[run.path]} {where}"
+        where = f"task {event['task']}/{len(clock.images)} round {event['round']}/{clock.rounds}"
+        name, done = f"{self.names[run.path]} {where}", step_of(event, clock.rounds)
         self.progress.update(self.bars[run.path], completed=done, description=name, left=f"{duration(left)} left")
         self.progress.update(self.whole, left=self._all_left())
         # Bars tell on a terminal; elsewhere a line now and then does.
@@ -219,6 +234,7 @@ class SweepProgress:
             self._say(run, f"{where}{self.reached.get(run.path, '')}, {duration(left)} left, in all {self._all_left()}")
 
     def _task(self, run: Planned, event: Event) -> None:
+        self.progress.update(self.bars[run.path], completed=step_of(event, self.clocks[run.path].rounds))
         self.reached[run.path] = f", accuracy {event['accuracy']:.2f} % after task {event['task']}"
 
     def _all_left(self) -> str:
@@ -236,8 +252,8 @@ class SweepProgress:
         self._close(run)
         outcome: RunOutcome = event["outcome"]
         assert outcome.result is not None
-        accuracy, speed = outcome.result["final_accuracy"], outcome.result["images_per_second"]
-        self._say(run, f"final accuracy {accuracy:.2f} %, {speed:,.0f} images/s, in {run.path}", "bold")
+        accuracy = outcome.result["final_accuracy"]
+        self._say(run, f"final accuracy {accuracy:.2f} %{_speed(outcome.result)}, in {run.path}", "bold")
 
     def _failed(self, run: Planned, event: Event) -> None:
         self.failed += 1

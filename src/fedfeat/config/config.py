@@ -129,18 +129,21 @@ def make_config(
     Plugins are loaded first, those with a relative path from ``folder`` (the current one by default).
     """
     config = parse_config(table, overrides, where=where, folder=folder)
-    check_privacy(config.privacy, config.model.norm, config.build_method())
+    check_privacy(config.privacy, config.model, config.build_method())
     return config
 
 
-def check_privacy(settings: PrivacySettings, norm: str, method: Method) -> None:
-    """Refuse noise that would protect nothing, because the same thing also leaves without it."""
+def check_privacy(settings: PrivacySettings, model: ModelSettings, method: Method) -> None:
+    """Refuse what would protect nothing: no update to clip, or the same thing also leaves without noise."""
+    if settings.clip is not None and not method.trains:
+        raise ConfigError(
+            f"privacy.clip: {method.name!r} trains nothing, so there is no update to clip; leave [privacy] out"
+        )
     if settings.noise is None:
         return
-    if norm == "batch":
-        raise ConfigError(
-            "privacy.noise: BatchNorm's running statistics would leave clients without noise; set model.norm = 'group'"
-        )
+    if model.averages_statistics:
+        remedy = "leave model.tune = 'all' out" if model.pretrained else "set model.norm = 'group'"
+        raise ConfigError(f"privacy.noise: BatchNorm's running statistics would leave clients without noise; {remedy}")
     for name, sent in method.sends.items():
         if sent.reveals_update:
             raise ConfigError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +21,7 @@ from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import Dataset
 from fedfeat.federation.evaluation import count
 from fedfeat.federation.training import LocalTraining
-from fedfeat.models import FlatModel, Network, build_network
+from fedfeat.models import FlatModel, Network, PixelScale, build_network
 from fedfeat.scenario import Scenario
 
 
@@ -184,7 +183,7 @@ class BaseEngine:
 
     def new_network(self) -> Network:
         """Return another copy of the initial model, on the device."""
-        return copy.deepcopy(self._initial).to(self.device)
+        return self._initial.twin().to(self.device)
 
     def _build_network(self) -> Network:
         network = build_network(
@@ -194,6 +193,7 @@ class BaseEngine:
             seed=self.config.seed,
             num_classes=self.dataset.num_classes,
             extras=self.method.extras,
+            pixels=PixelScale(self.dataset.mean, self.dataset.std),
         )
         network.autocast = torch.bfloat16 if self.config.engine.precision == "bf16" else None
         return network

@@ -25,6 +25,7 @@ from fedfeat.engines.base import BaseEngine
 from fedfeat.engines.grouping import FEWEST_CLIENTS, SMALL_STEP, even_parts, pays, plan_rows, plan_steps
 from fedfeat.engines.stack import CapturedStack, Convolutions, Stack
 from fedfeat.federation.training import LocalTraining, plan_batches, training_reply
+from fedfeat.models import PretrainedBackbone
 
 OFF = 1  # value of ``engine.vectorised`` that trains clients one by one
 COPIES = 8  # of a client's vector: kept, at work, as leaves, as gradients, as velocity, and what lies between
@@ -46,7 +47,9 @@ class VectorisedClients:
         if wanted == OFF or not isinstance(engine.ops["train"], LocalTraining) or not engine.method.steps_alike:
             return False
         samples = [n for k in requests if (n := self._samples(k))]
+        # Attention has no kernel for a stack of models, so a transformer is stacked only if asked for.
         worth_a_look = len(samples) >= FEWEST_CLIENTS and engine.device.type in SMALL_STEP
+        worth_a_look = worth_a_look and not isinstance(engine.network.backbone, PretrainedBackbone)
         if len(samples) < 2 or not (wanted or worth_a_look):
             return False
         step_bytes = self.step_bytes(requests)

@@ -62,7 +62,7 @@ class Federation:
             # 1. A new task: heads grow, clients meet new classes.
             if task != now.task or not resumed:
                 self._begin(task)
-            for round in range(now.round, self.config.train.rounds):
+            for round in range(now.round, self.method.rounds(self.config.train.rounds)):
                 # 2. Participants train the global model on what they hold.
                 started, sent = time.perf_counter(), self._bytes()
                 self.engine.round = round

@@ -210,7 +210,7 @@ def _full_norms(network: Network, buffers: dict[str, Tensor], x: Tensor, y: Tens
     """Return the norm of each sample's gradient over all parameters, with the received BatchNorm statistics."""
     training = network.training
     network.eval()
-    parameters = {n: p.detach() for n, p in network.named_parameters()}
+    parameters = {n: p.detach() for n, p in network.trained_parameters()}
 
     def loss(values: dict[str, Tensor], image: Tensor, label: Tensor) -> Tensor:
         outputs = torch.func.functional_call(network, (values, buffers), (image[None],))

@@ -3,6 +3,7 @@
 from fedfeat.models.build import HeadFactory, ModelSettings, build_network
 from fedfeat.models.heads import ETFHead, Head, LinearHead
 from fedfeat.models.network import FlatModel, Network, Outputs, as_vector
+from fedfeat.models.pretrained import PixelScale, PretrainedBackbone
 
 __all__ = [
     "ETFHead",
@@ -13,6 +14,8 @@ __all__ = [
     "ModelSettings",
     "Network",
     "Outputs",
+    "PixelScale",
+    "PretrainedBackbone",
     "as_vector",
     "build_network",
 ]

@@ -1,7 +1,8 @@
-"""Feature extractors: ResNet-18 with the stem that fits the image size, and a small CNN for tiny images."""
+"""Feature extractors: ResNets with the stem that fits the image size, and a small CNN for tiny images."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Literal, NamedTuple, Protocol, cast
 
 import torch
@@ -86,58 +87,134 @@ def by_patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
     return product.permute(0, 3, 1, 2)
 
 
-class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with a shortcut; ``next_stride`` is that of the block behind it."""
+class Block(nn.Module):
+    """A residual block; ``next_stride`` is that of the block behind it."""
+
+    expansion = 1  # channels of its output, in units of its width
 
     def __init__(self, inputs: int, width: int, stride: int, next_stride: int, norm: Norm) -> None:
         super().__init__()
         self.next_stride = next_stride
+        self._build(inputs, width, stride, norm)
+        outputs = self.expansion * width
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), make_norm(norm, outputs))
+
+    def _build(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        """Make the layers beside the shortcut."""
+        raise NotImplementedError
+
+    @property
+    def last_norm(self) -> nn.Module:
+        """The normalisation before the shortcut's sum."""
+        raise NotImplementedError
+
+    def inner(self, x: Tensor) -> Tensor:
+        """Return what the block's last normalisation sees."""
+        raise NotImplementedError
+
+    def before_activation(self, x: Activation) -> Tensor:
+        """Return the block's output before its last ReLU."""
+        out: Tensor = self.last_norm(self.inner(x.whole)) + self.shortcut(x.thin)
+        return out
+
+    def forward(self, x: Activation) -> Activation:
+        """Return the block's output."""
+        return activated(self.last_norm, self.inner(x.whole), self.shortcut(x.thin), self.next_stride)
+
+
+class BasicBlock(Block):
+    """Two 3x3 convolutions with a shortcut."""
+
+    def _build(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
         self.norm1 = make_norm(norm, width)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.norm2 = make_norm(norm, width)
-        self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != width:
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, width, 1, bias=False), make_norm(norm, width))
+
+    @property
+    def last_norm(self) -> nn.Module:
+        """The normalisation before the shortcut's sum."""
+        return self.norm2
 
     def inner(self, x: Tensor) -> Tensor:
         """Return what the block's last normalisation sees."""
         out: Tensor = self.conv2(activated(self.norm1, self.conv1(x)).whole)
         return out
 
-    def before_activation(self, x: Activation) -> Tensor:
-        """Return the block's output before its last ReLU."""
-        out: Tensor = self.norm2(self.inner(x.whole)) + self.shortcut(x.thin)
+
+class Bottleneck(Block):
+    """A 3x3 convolution between two of 1x1, the last to four times the width, with a shortcut."""
+
+    expansion = 4
+
+    def _build(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.norm1 = make_norm(norm, width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.norm2 = make_norm(norm, width)
+        self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.norm3 = make_norm(norm, 4 * width)
+
+    @property
+    def last_norm(self) -> nn.Module:
+        """The normalisation before the shortcut's sum."""
+        return self.norm3
+
+    def inner(self, x: Tensor) -> Tensor:
+        """Return what the block's last normalisation sees."""
+        thin = activated(self.norm2, self.conv2(activated(self.norm1, self.conv1(x)).whole)).whole
+        out: Tensor = self.conv3(thin)
         return out
 
-    def forward(self, x: Activation) -> Activation:
-        """Return the block's output."""
-        return activated(self.norm2, self.inner(x.whole), self.shortcut(x.thin), self.next_stride)
+
+class Depth(NamedTuple):
+    """A ResNet's kind of block, channels of its first stage, and blocks of each stage."""
+
+    block: type[Block]
+    width: int
+    blocks: tuple[int, ...]
 
 
-class ResNet18(nn.Module):
-    """ResNet-18 without a classifier: [B, channels, H, W] to non-negative features [B, 512]."""
+RESNETS = {
+    "resnet18": Depth(BasicBlock, 64, (2, 2, 2, 2)),
+    "resnet34": Depth(BasicBlock, 64, (3, 4, 6, 3)),
+    "resnet50": Depth(Bottleneck, 64, (3, 4, 6, 3)),
+    "resnet20": Depth(BasicBlock, 16, (3, 3, 3)),
+    "resnet32": Depth(BasicBlock, 16, (5, 5, 5)),
+}
 
-    feature_dim = 512
 
-    def __init__(self, channels: int = 3, *, wide_stem: bool = False, norm: Norm = "batch") -> None:
+class ResNet(nn.Module):
+    """A ResNet without a classifier: [B, channels, H, W] to non-negative features [B, feature_dim]."""
+
+    fingerprint: str | None = None  # of a folder with trained weights
+
+    def __init__(
+        self, channels: int = 3, *, name: str = "resnet18", wide_stem: bool = False, norm: Norm = "batch"
+    ) -> None:
         super().__init__()
+        block, width, blocks = RESNETS[name]
         # ImageNet's stem is for images of 64 pixels and more: the last feature map is then 2x2.
         size, stride, padding = (7, 2, 3) if wide_stem else (3, 1, 1)
-        self.stem = nn.Sequential(nn.Conv2d(channels, 64, size, stride, padding, bias=False), make_norm(norm, 64))
+        self.stem = nn.Sequential(nn.Conv2d(channels, width, size, stride, padding, bias=False), make_norm(norm, width))
         self.shrink: nn.Module = nn.MaxPool2d(3, 2, 1) if wide_stem else nn.Identity()
         stages = []
-        inputs = 64
-        for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
-            first = BasicBlock(inputs, width, stride, 1, norm)
-            last = BasicBlock(width, width, 1, 1 if width == self.feature_dim else 2, norm)
-            stages.append(nn.Sequential(first, last))
-            inputs = width
+        inputs = width
+        for number, count in enumerate(blocks):
+            strides = [1 if number == 0 else 2, *[1] * (count - 1), 1 if number == len(blocks) - 1 else 2]
+            stage = []
+            for stride, next_stride in pairwise(strides):
+                stage.append(block(inputs, width << number, stride, next_stride, norm))
+                inputs = block.expansion * (width << number)
+            stages.append(nn.Sequential(*stage))
+        self.feature_dim = inputs
         self.stages = nn.Sequential(*stages)
 
     def map_size(self, pixels: int) -> int:
         """Return the height of the last feature map for images of some height, or the width alike."""
-        for _ in range(3 if isinstance(self.shrink, nn.Identity) else 5):
+        for _ in range(len(self.stages) - 1 + (0 if isinstance(self.shrink, nn.Identity) else 2)):
             pixels = (pixels + 1) // 2
         return pixels
 
@@ -146,7 +223,7 @@ class ResNet18(nn.Module):
         return pool(self.maps(x))
 
     def maps(self, x: Tensor) -> Tensor:
-        """Return the last feature maps, [B, 512, H, W]."""
+        """Return the last feature maps, [B, feature_dim, H, W]."""
         out = activated(self.stem[1], self.first(x))
         if not isinstance(self.shrink, nn.Identity):
             out = for_both(self.shrink(out.whole), 1)
@@ -165,8 +242,10 @@ class ResNet18(nn.Module):
         intermediate = [pool(out)]
         passed = for_both(self.shrink(F.relu(out)), 1)
         for stage in self.stages:
-            first, last = cast(list[BasicBlock], list(stage.children()))
-            out = last.before_activation(first(passed))
+            *blocks, last = cast(list[Block], list(stage.children()))
+            for block in blocks:
+                passed = block(passed)
+            out = last.before_activation(passed)
             intermediate.append(pool(out))
             passed = for_both(F.relu(out), last.next_stride)
         return pool(passed.whole), tuple(intermediate)
@@ -174,6 +253,8 @@ class ResNet18(nn.Module):
 
 class SmallCNN(nn.Module):
     """Three 3x3 convolutions for images of 8 to 32 pixels: features [B, width * 2]."""
+
+    fingerprint: str | None = None
 
     def __init__(self, channels: int = 1, *, width: int = 32, norm: Norm = "batch") -> None:
         super().__init__()
@@ -206,6 +287,3 @@ class SmallCNN(nn.Module):
             intermediate.append(pool(x))
             x = F.relu(x)
         return pool(x), tuple(intermediate)
-
-
-Backbone = ResNet18 | SmallCNN

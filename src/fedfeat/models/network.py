@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
@@ -10,10 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from fedfeat.core.rng import int_at
-from fedfeat.models.backbones import Backbone
+from fedfeat.models.backbones import ResNet, SmallCNN
 from fedfeat.models.heads import Head
+from fedfeat.models.pretrained import PretrainedBackbone
 
 Init = Literal["kaiming", "pytorch"]
+Backbone = ResNet | SmallCNN | PretrainedBackbone
 
 
 class Outputs(NamedTuple):
@@ -32,6 +35,22 @@ class Network(nn.Module):
         self.head = head
         self.extras = nn.ModuleDict(dict(extras or {}))
         self.autocast: torch.dtype | None = None  # precision of the backbone; head and losses stay in float32
+
+    def frozen_names(self) -> set[str]:
+        """Return parameters and buffers that are the same everywhere: never trained, sent, averaged or saved."""
+        names = self.backbone.frozen_names() if isinstance(self.backbone, PretrainedBackbone) else set()
+        return {"head.prototypes", *(f"backbone.{name}" for name in names)}
+
+    def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters that are trained, by name."""
+        frozen = self.frozen_names()
+        return ((name, parameter) for name, parameter in self.named_parameters() if name not in frozen)
+
+    def twin(self) -> Network:
+        """Return a copy; what is frozen is there once, however many copies there are."""
+        frozen = self.frozen_names()
+        tensors = [t for name, t in (*self.named_parameters(), *self.named_buffers()) if name in frozen]
+        return copy.deepcopy(self, {id(t): t for t in tensors})
 
     def features(self, x: Tensor) -> Tensor:
         """Return the features that the classifier sees."""
@@ -77,13 +96,14 @@ class FlatModel:
 
     Loading a model, averaging clients and sending weights are then single operations on ``vector``; the first
     ``num_trainable`` entries are what an optimiser moves, the rest are BatchNorm's running statistics. Integer
-    counters stay where they are: nothing reads them.
+    counters stay where they are: nothing reads them. What is frozen is not in the vector.
     """
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        trainable = _in_order(network.named_parameters())
-        running = [(n, b) for n, b in network.named_buffers() if b.is_floating_point() and n != "head.prototypes"]
+        frozen = network.frozen_names()
+        trainable = _in_order(network.trained_parameters())
+        running = [(n, b) for n, b in network.named_buffers() if b.is_floating_point() and n not in frozen]
         self.parameters = [p for _, p in trainable]  # in the order of the vector
         self.num_entries = len(trainable)  # of ``layout`` that are trained; they come first
         self.num_trainable = sum(p.numel() for p in self.parameters)
@@ -117,7 +137,7 @@ class FlatModel:
         growing = {f"head.{name}" for name in self.network.head.growing}
         earlier = [
             (name, views[name][:num_classes] if name in growing else views[name])
-            for name, _ in self.network.named_parameters()
+            for name, _ in self.network.trained_parameters()
         ]
         offset = 0
         for _, part in _in_order(earlier):

@@ -95,20 +95,21 @@ def progress(run: Run) -> Data:
     per_task = rounds if isinstance(rounds, int) else 0
     tasks = len(run.scenario.tasks) if run.scenario else 0
     seed = "" if run.seed is None else f", seed {run.seed}"
+    whole = bool(run.tasks) and not run.rounds  # a method without rounds of training: its tasks are counted
     return {
         "name": f"{run.method}{seed}",
         "folder": str(run.path),
-        "done": len(run.rounds),
-        "all": per_task * tasks,
+        "done": len(run.tasks if whole else run.rounds),
+        "all": tasks if whole else per_task * tasks,
         "text": _position(run, tasks, per_task),
     }
 
 
 def _position(run: Run, tasks: int, per_task: int) -> str:
-    if not run.rounds:
-        return "no round finished yet"
-    last = run.rounds[-1]
     of_tasks, of_rounds = (f" of {n}" if n else "" for n in (tasks, per_task))
+    if not run.rounds:
+        return f"task {len(run.tasks)}{of_tasks} finished" if run.tasks else "no round finished yet"
+    last = run.rounds[-1]
     speed = f"{last.images_per_second:,.0f} images/s"
     return f"task {last.task}{of_tasks}, round {last.round}{of_rounds}, {speed}{_left(run, per_task)}"
 

@@ -48,7 +48,9 @@ def federated(config: Config) -> Config:
     run = config.run.model_copy(update={"checkpoint_seconds": 0.0})
     location = config.data.location()  # its processes work in folders of their own
     data = config.data.model_copy(update={"path": None if location is None else str(location.absolute())})
-    return config.model_copy(update={"engine": engine, "run": run, "data": data})
+    folder = config.model.location()
+    model = config.model.model_copy(update={"path": None if folder is None else str(folder.absolute())})
+    return config.model_copy(update={"engine": engine, "run": run, "data": data, "model": model})
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ def client(
 ) -> Process:
     """Return a client's process, not yet started: resident, or Flower's SuperNode.
 
-    :param options: what ``make_client`` understands: client, data, device, threads, plugins.
+    :param options: what ``make_client`` understands: client, data, model, device, threads, plugins.
     """
     settings = {**options, "folder": str(folder.absolute() / "state"), "name": name}
     ca, key = (None, None) if keys is None else (keys.ca.absolute(), keys.key.absolute())

@@ -22,15 +22,21 @@ from fedfeat.federation.loop import Event, Federation, Listener, Saver
 from fedfeat.federation.metrics import over_tasks
 from fedfeat.federation.privacy import statement
 from fedfeat.federation.progress import Progress
+from fedfeat.models import PretrainedBackbone
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.identity import deciding_settings, refuse_other_run
-from fedfeat.runs.model_file import CARD, ModelCard, write_model
+from fedfeat.runs.model_file import CARD, ModelCard, refuse_other_backbone, write_model
 from fedfeat.runs.trackers.tracked import tracked
 from fedfeat.runs.workload import Workload
 from fedfeat.scenario import Scenario, build_scenario
 from fedfeat.scenario.build import named_classes, named_scenario
 
 Result = dict[str, Any]
+TRAINED = {
+    "nothing": "the backbone is frozen",
+    "lora": "the backbone is frozen, its adapters are trained",
+    "all": "the whole backbone is trained",
+}
 
 
 def run_name(config: Config) -> str:
@@ -92,6 +98,8 @@ def go_on(folder: RunFolder, listeners: tuple[Listener, ...] = (), engine: Engin
             f"{path}: the data set {config.data.name!r} found now is not the one the run began with; "
             "point data.path to the original files"
         )
+    begun = manifest.get(CARD, {}).get("backbone")
+    refuse_other_backbone(config.model.path, begun, experiment.card.backbone)
     folder.cut_events(manifest["events_size"])
     experiment.engine.restore(states)
     progress.move_to(experiment.engine.device)
@@ -119,8 +127,9 @@ class Experiment:
         )
         self.engine = engine(config, self.dataset, self.scenario, self.method)
         self.fingerprint = fingerprint(self.dataset)
-        self.card = ModelCard.of(self.dataset, self.scenario)
-        dim = self.engine.network.backbone.feature_dim
+        backbone = self.engine.network.backbone
+        self.card = ModelCard.of(self.dataset, self.scenario, backbone.fingerprint)
+        dim = backbone.feature_dim
         if self.method.has_etf_head and dim < self.dataset.num_classes:
             raise ConfigError(
                 f"method: the ETF head of {config.method!r} needs at least as many feature dimensions as classes, "
@@ -131,7 +140,9 @@ class Experiment:
     def _warn_of_single_images(self) -> None:
         """Say which clients may meet a batch that BatchNorm cannot normalise: one image, a feature map of 1 x 1."""
         batch, backbone = self.config.train.batch, self.engine.network.backbone
-        if self.config.model.norm != "batch" or any(backbone.map_size(s) > 1 for s in self.dataset.image_shape[:2]):
+        if self.config.model.norm != "batch" or isinstance(backbone, PretrainedBackbone):
+            return
+        if any(backbone.map_size(s) > 1 for s in self.dataset.image_shape[:2]):
             return
         met = [] if self.dataset.private else self._single_images(batch)
         if met or self.method.replay is not None or self.dataset.private:
@@ -153,14 +164,20 @@ class Experiment:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the log and the result should say about this experiment."""
-        share = self.config.data.validation
-        if share is None:
-            return self.method.notes
-        count = len(self.dataset.test_labels)
-        return (
-            *self.method.notes,
-            f"validation: accuracies are of {count} held-out training images, not of test images",
-        )
+        notes = list(self.method.notes)
+        network = self.engine.network
+        if isinstance(network.backbone, PretrainedBackbone):
+            trained = sum(p.numel() for name, p in network.trained_parameters() if name.startswith("backbone."))
+            every = sum(p.numel() for p in network.backbone.parameters())
+            notes.append(f"model: {trained:,} of {every:,} backbone parameters are trained, sent and saved")
+        elif not self.method.trains:
+            notes.append(
+                "model: the backbone is freshly initialised and stays so; model.name = hf takes a pre-trained one"
+            )
+        if self.config.data.validation is not None:
+            count = len(self.dataset.test_labels)
+            notes.append(f"validation: accuracies are of {count} held-out training images, not of test images")
+        return tuple(notes)
 
     @property
     def described_scenario(self) -> dict[str, Any]:
@@ -241,21 +258,30 @@ class Experiment:
 
     def start_event(self) -> Event:
         """Return what is put together here, as the first event of a run tells it."""
-        batch = self.config.model.norm == "batch"
-        norm = "BatchNorm running statistics are averaged with the weights" if batch else "GroupNorm, no statistics"
         return {
             "event": "start",
             "method": self.config.method,
             "dataset": self.dataset.name,
             "tasks": self.scenario.num_tasks,
-            "rounds": self.config.train.rounds,
+            "rounds": self.method.rounds(self.config.train.rounds),
             "clients": self.scenario.num_clients,
             "device": str(self.engine.device),
             "parameters": sum(p.numel() for p in self.engine.network.backbone.parameters()),
             "notes": list(self.notes),
             "predictions": self.method.prediction_labels(),
-            "aggregation": f"{self.config.train.aggregation} average; {norm}",
+            "aggregation": self._aggregation(),
         }
+
+    def _aggregation(self) -> str:
+        """Say what becomes of the clients' models."""
+        if not self.method.trains:
+            return "no rounds: clients are asked once, at the end of each task"
+        norm = "GroupNorm, no statistics"
+        if isinstance(self.engine.network.backbone, PretrainedBackbone):
+            norm = TRAINED[self.engine.network.backbone.tune]
+        elif self.config.model.norm == "batch":
+            norm = "BatchNorm running statistics are averaged with the weights"
+        return f"{self.config.train.aggregation} average; {norm}"
 
 
 def summarise(config: Config, scenario: Scenario, progress: Progress, notes: Sequence[str] = ()) -> Result:

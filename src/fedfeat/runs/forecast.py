@@ -117,7 +117,7 @@ def _task(task: int, whole: Workload, rehearsal: Rehearsal, sends: list[Sent]) -
         participants=scenario.participants_per_round(task),
         images=len(scenario.splits[task].indices),
         exemplars=int(whole.exemplars(task).sum()),
-        rounds=whole.config.train.rounds,
+        rounds=whole.rounds,
         steps=whole.steps(task),
         trained=trained,
         up=sent["up"],

@@ -129,6 +129,7 @@ def refuse_other_run(path: Path, config: Config, begun: Config | Mapping[str, An
     """
     place = isinstance(begun, Config)
     keys = differing_keys(deciding_settings(begun, place=place), deciding_settings(config, place=place))
+    keys = [key for key in keys if key != "model.path"]  # the fingerprint of the folder tells
     if keys:
         raise _mismatch(path, keys)
 

@@ -36,9 +36,10 @@ class ModelCard(Settings):
     std: tuple[float, ...]
     class_names: tuple[str, ...]  # of the whole run, in order of arrival
     seen_classes: tuple[int, ...]  # after each task
+    backbone: str | None = None  # fingerprint of the folder with its frozen weights, if it has any
 
     @classmethod
-    def of(cls, dataset: Dataset, scenario: Scenario) -> ModelCard:
+    def of(cls, dataset: Dataset, scenario: Scenario, backbone: str | None = None) -> ModelCard:
         """Describe the models of an experiment."""
         return cls(
             image_shape=dataset.image_shape,
@@ -46,6 +47,7 @@ class ModelCard(Settings):
             std=dataset.std,
             class_names=tuple(dataset.class_names[c] for c in scenario.class_order),
             seen_classes=tuple(scenario.seen_classes(task) for task in range(scenario.num_tasks)),
+            backbone=backbone,
         )
 
     def seen(self, task: int) -> Seen:
@@ -63,6 +65,15 @@ class SavedModel:
     weights: Tensor
     numbers: Mapping[str, float]
     tensors: Mapping[str, Tensor]
+
+
+def refuse_other_backbone(path: str | None, begun: str | None, found: str | None) -> None:
+    """Refuse frozen weights that are not those which a run began with: its own numbers mean nothing on others."""
+    if begun != found:
+        raise CheckpointError(
+            f"model.path: the model in {path} is not the one that the run began with (fingerprint {str(begun)[:12]} "
+            f"expected, {str(found)[:12]} found); point model.path in the run's config.toml to the original folder"
+        )
 
 
 def model_path(run: Path, task: int) -> Path:

@@ -124,22 +124,22 @@ class _Walk:
         self.progress, self.config, self.deadline, self.alarm = progress, config, deadline, alarm
         self.tasks: list[RehearsedTask] = []
         self.before: Counter[str] = Counter()
-        self.ended = 0.0
+        self.ended = time.monotonic()
 
     def __call__(self, event: Event) -> None:
         """Take in a round, or the end of a task."""
+        if len(self.tasks) < event["task"]:
+            self.tasks.append(RehearsedTask())
         if event["event"] == "task":
             self.alarm(0.0)
             self._crossed(self.tasks[-1])
             self.tasks[-1].whole, self.tasks[-1].end = True, time.monotonic() - self.ended
             self.before = Counter(self.progress.traffic.counts)
         else:
-            if len(self.tasks) < event["task"]:
-                self.tasks.append(RehearsedTask())
             task = self.tasks[-1]
             task.images, task.seconds = event["samples"] * self.config.train.local_epochs, event["seconds"]
             self._crossed(task)
-            self.ended = time.monotonic()
+        self.ended = time.monotonic()
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeUp

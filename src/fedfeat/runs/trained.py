@@ -21,9 +21,9 @@ from fedfeat.config import Config
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import NO_AUGMENTATION
-from fedfeat.models import ETFHead, FlatModel, Network, Outputs, build_network
+from fedfeat.models import ETFHead, FlatModel, Network, Outputs, PixelScale, build_network
 from fedfeat.runs.folder import RunFolder
-from fedfeat.runs.model_file import ModelCard, SavedModel, read_model
+from fedfeat.runs.model_file import ModelCard, SavedModel, read_model, refuse_other_backbone
 
 NONE = "none"
 
@@ -151,7 +151,9 @@ def _network(config: Config, method: Method, saved: SavedModel) -> Network:
         seed=config.seed,
         num_classes=len(saved.card.class_names),
         extras=method.extras,
+        pixels=PixelScale(saved.card.mean, saved.card.std),
     )
+    refuse_other_backbone(config.model.path, saved.card.backbone, network.backbone.fingerprint)
     for step, classes in enumerate(saved.card.seen_classes[: saved.task + 1]):
         network.head.grow(classes, step)
     FlatModel(network).load(saved.weights)

@@ -26,6 +26,7 @@ class Workload:
 
     def __init__(self, config: Config, scenario: Scenario, method: Method, dim: int) -> None:
         self.config, self.scenario, self.method, self.dim = config, scenario, method, dim
+        self.rounds = method.rounds(config.train.rounds)
         self.turns = cache(self._turns)
         self.sizes = cache(self._sizes)
 
@@ -69,12 +70,12 @@ class Workload:
 
     def late_comers(self, task: int) -> int:
         """Clients that take part in a task, though not in its first round: these are sent the previous model."""
-        first, *later = (set(self.scenario.participants(task, r).tolist()) for r in range(self.config.train.rounds))
-        return len(set().union(*later) - first)
+        taken = [set(self.scenario.participants(task, r).tolist()) for r in range(self.rounds)]
+        return len(set().union(*taken[1:]) - taken[0]) if taken else 0
 
     def _turns(self, task: int, active_only: bool = False) -> Ids:
         """Return how many rounds of a task each client takes part in."""
-        rounds = self.config.train.rounds
+        rounds = self.rounds
         steps = self.method.server_steps if active_only else ()
         chosen = [r for r in range(rounds) if all(getattr(s, "is_active", _always)(r, rounds) for s in steps)]
         taken = [self.scenario.participants(task, r) for r in chosen]

@@ -72,13 +72,13 @@ class LocalGrid(Grid):
 
 
 def local_nodes(
-    folder: Path, data: Path | None, clients: int = 3, *, known_ids: bool = True
+    folder: Path, data: Path | None, clients: int = 3, *, known_ids: bool = True, model: str | None = None
 ) -> dict[int, FederationClient]:
     """Clients that look for their data at a path; in the order of nodes, which is not that of ids."""
     order = reversed(range(clients))
     return {
         NODE + place: FederationClient(
-            ClientSettings(folder / f"client{k}", f"client{k}", k if known_ids else None, device="cpu"),
+            ClientSettings(folder / f"client{k}", f"client{k}", k if known_ids else None, device="cpu", model=model),
             ClientData(data),
         )
         for place, k in enumerate(order)

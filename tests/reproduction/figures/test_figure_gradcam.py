@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedfeat.models import ETFHead, LinearHead, Network
-from fedfeat.models.backbones import Backbone, ResNet18, SmallCNN, for_both, pool
+from fedfeat.models.backbones import ResNet, SmallCNN, for_both, pool
+from fedfeat.models.network import Backbone
 from fedfeat_reproduction.figures.attention_maps import attention, grad_cam, on_object, spread
 
 
@@ -58,7 +59,7 @@ def test_each_class_looks_where_its_evidence_is() -> None:
 def test_real_backbones_give_the_class_activation_map(channels: int) -> None:
     """With average pooling and a linear head, Grad-CAM is the head's row times the maps before pooling."""
     torch.manual_seed(0)
-    backbone: Any = SmallCNN(1, width=4) if channels == 1 else ResNet18(3)
+    backbone: Any = SmallCNN(1, width=4) if channels == 1 else ResNet(3)
     head = ETFHead(backbone.feature_dim, seed=1)
     head.grow(5)
     network = Network(backbone, head).eval()
@@ -74,7 +75,7 @@ def test_real_backbones_give_the_class_activation_map(channels: int) -> None:
 
 def _last_maps(backbone: Any, x: Tensor) -> Tensor:
     with torch.no_grad():
-        if isinstance(backbone, ResNet18):
+        if isinstance(backbone, ResNet):
             first = for_both(backbone.shrink(F.relu(backbone.stem(x))), 1)
             return backbone.stages(first).whole
         for number, layer in enumerate(backbone.layers):

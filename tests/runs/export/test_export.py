@@ -42,6 +42,7 @@ SMALL = [
     ("herding+etf+ncm", {"feat": {"feature_head": "mlp"}}, ["none", "ncm"]),
     ("herding+fedfsa", {}, ["none"]),
     ("lander", {}, ["none"]),
+    ("analytic", {}, ["none"]),
 ]
 
 

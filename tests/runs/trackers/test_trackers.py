@@ -262,6 +262,7 @@ def test_scalars_of_an_event() -> None:
         "task/energies/prior": 0.5,
     }
     assert step_of(event, 10) == 20
+    assert step_of(event, 0) == 2
     assert step_of({"event": "round", "task": 2, "round": 3}, 10) == 13
 
 

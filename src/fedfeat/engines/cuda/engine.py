@@ -35,7 +35,7 @@ from fedfeat.engines.cuda.plan import interleave, longest_first, plan_replicas, 
 from fedfeat.engines.cuda.replica import Replica
 from fedfeat.engines.cuda.roofline import flops_per_image, matrix_peak
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.models import Network
+from fedfeat.models import Network, PretrainedBackbone
 from fedfeat.scenario import Scenario
 
 MOST_URGENT = -3  # PyTorch keeps streams of four priorities
@@ -47,6 +47,11 @@ class CudaEngine(InProcessEngine):
     def __init__(self, config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> None:
         super().__init__(config, dataset, scenario, method)
         need_gpu(self.device)
+        if isinstance(self.network.backbone, PretrainedBackbone):
+            raise ConfigError(
+                "engine.name: cuda captures the steps of networks that are built in, not of pre-trained ones; set "
+                "engine.name = 'inprocess', which runs on the GPU too"
+            )
         precision = self.network.autocast or torch.float32
         self.arithmetic = arithmetic(config.engine.kernels, self.train_images, config.train.batch, precision)
         self.networks: list[Network] = []

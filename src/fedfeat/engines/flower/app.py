@@ -68,6 +68,7 @@ def make_client(config: dict[str, Any]) -> FederationClient:
         device=str(config.get("device", "auto")),
         threads=int(config["threads"]) if "threads" in config else None,
         plugins=tuple(p for p in str(config.get("plugins", "")).split(":") if p),
+        model=str(config["model"]) if "model" in config else None,
     )
     return FederationClient(settings, ClientData(Path(data) if data else None))
 

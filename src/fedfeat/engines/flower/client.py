@@ -50,6 +50,7 @@ class ClientSettings:
     device: str = "auto"
     threads: int | None = None  # None takes the server's setting
     plugins: tuple[str, ...] = ()
+    model: str | None = None  # folder of a pre-trained backbone; None takes the server's path
 
     def engine(self) -> dict[str, Any]:
         """Return the engine table of this machine."""
@@ -83,6 +84,7 @@ class FederationClient:
             "name": self.settings.name,
             "client": self.settings.client,
             "data": run.fingerprint,
+            "backbone": run.engine.network.backbone.fingerprint,
             "fedfeat": fedfeat.__version__,
             "torch": torch.__version__,
             "classes": held_classes(run.dataset) if run.dataset.private else None,
@@ -124,7 +126,8 @@ class FederationClient:
             table = json.loads((folder / "config.json").read_text())
             if self.run is not None and (self.run.name, self.run.table) == (name, table):
                 return self.run
-            config = config_received(table, engine=self.settings.engine(), plugins=list(self.settings.plugins))
+            own = self.settings
+            config = config_received(table, engine=own.engine(), plugins=list(own.plugins), model=own.model)
             self.run = ClientRun(name, table, config, self.data, Store(folder / "store"))
         return self.run
 

@@ -39,7 +39,12 @@ class FlowerEngine(InProcessEngine):
     ) -> None:
         super().__init__(config, dataset, scenario, method)
         self.channel = channel
-        greeting = {"protocol": PROTOCOL, "config": config_to_send(config), "data": fingerprint(dataset)}
+        greeting = {
+            "protocol": PROTOCOL,
+            "config": config_to_send(config),
+            "data": fingerprint(dataset),
+            "backbone": self.network.backbone.fingerprint,
+        }
         self.roster = Roster(folder, channel, scenario.num_clients, greeting, config.federation.deadline)
         self.sends = {**method.sends, **(SENDS if dataset.private else {})}
         self._met = False  # whether the clients were awaited once
@@ -137,8 +142,14 @@ class FlowerEngine(InProcessEngine):
         return {k: v.to(self.device) if isinstance(v, Tensor) else v for k, v in reply.items()}
 
     def _sizes(self) -> dict[str, int]:
-        seen = self.seen
-        return {"trained": self.model.num_trainable, "C": seen.num_classes, "N": seen.num_classes - seen.num_old}
+        seen, dim = self.seen, self.network.backbone.feature_dim
+        return {
+            "trained": self.model.num_trainable,
+            "C": seen.num_classes,
+            "N": seen.num_classes - seen.num_old,
+            "d": dim,
+            "triangle": dim * (dim + 1) // 2,
+        }
 
     def _remember(self, client: int, header: Header) -> None:
         noted: State = {GENERATION: int(header[GENERATION]), HELD: int(header["exemplars"])}

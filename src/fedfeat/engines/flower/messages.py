@@ -65,9 +65,13 @@ def config_to_send(config: Config) -> Table:
     return table
 
 
-def config_received(table: Mapping[str, Any], *, engine: Mapping[str, Any], plugins: list[str]) -> Config:
-    """Return the configuration as a client runs it: on its own device, with its own files of methods."""
+def config_received(
+    table: Mapping[str, Any], *, engine: Mapping[str, Any], plugins: list[str], model: str | None = None
+) -> Config:
+    """Return the configuration as a client runs it: on its own device, with its own files of methods and of a model."""
     received = {**table, "engine": {**table["engine"], **engine}}
+    if model is not None and "path" in table["model"]:
+        received["model"] = {**table["model"], "path": model}
     return make_config({**received, "plugins": plugins} if plugins else received, where="the server's configuration")
 
 

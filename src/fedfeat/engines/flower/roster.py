@@ -96,6 +96,8 @@ class Roster:
             problem = problem or f"it asks for id {hello.get('client')}, which is taken or not among {self.clients}"
         elif hello.get("data") != self.greeting["data"]:
             problem = "its data set is not the server's (the fingerprints differ)"
+        elif hello.get("backbone") != self.greeting.get("backbone"):
+            problem = "the model in its folder is not the server's (the fingerprints differ)"
         if problem or client is None:
             self._refuse(node, name, str(problem), answer.after)
             return

@@ -47,7 +47,7 @@ def batch_norms(network: nn.Module) -> list[nn.BatchNorm2d]:
     if not layers:
         raise ConfigError(
             "model.norm: target and lander make images that match BatchNorm's running statistics, and this network "
-            "has none; set model.norm to 'batch'"
+            "has none; set model.norm to 'batch', and model.name to one that is not pre-trained"
         )
     return layers
 

@@ -78,11 +78,14 @@ function correctionCard(best) {
 function costCard(best) {
   const { megabytes_up: up, megabytes_down: down, images_per_second: speed, seconds } = best.costs;
   if (up[0] === null) return null;
+  const trained = speed[0]
+    ? `${number(speed[0], 0)} images/s, ${number(seconds[0], 0)} s in rounds`
+    : "no rounds of training";
   return card(
     "cost",
     "What did it cost?",
-    `${number(up[0] + down[0], 0)} MB`,
-    `${number(up[0])} up, ${number(down[0])} down; ${number(speed[0], 0)} images/s, ${number(seconds[0], 0)} s in rounds${named(best)}`,
+    `${number(up[0] + down[0], up[0] + down[0] < 1 ? 1 : 0)} MB`,
+    `${number(up[0])} up, ${number(down[0])} down; ${trained}${named(best)}`,
   );
 }
 

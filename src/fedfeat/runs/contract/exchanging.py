@@ -9,7 +9,7 @@ from torch import Tensor
 from fedfeat.algorithm.client import EXEMPLARS
 from fedfeat.algorithm.engine import Lost
 from fedfeat.core.payload import Payload, value_bytes
-from fedfeat.runs.contract.problem import BUDGET, CLIENTS, ROUNDS, TASKS
+from fedfeat.runs.contract.problem import BUDGET, CLIENTS, TASKS
 from fedfeat.runs.contract.promise import Broken, promise
 from fedfeat.runs.contract.trial import Trial
 
@@ -58,20 +58,20 @@ def counted(trial: Trial) -> None:
     """Compare the record of a run with the sizes of its models and replies."""
     observed, run = trial.observed
     traffic, engine = run.result["traffic"], trial.experiment().engine
-    expected = sum(value_bytes(engine.begin_task(task)) * ROUNDS * CLIENTS for task in range(TASKS))
+    expected = sum(value_bytes(engine.begin_task(task)) * trial.rounds * CLIENTS for task in range(TASKS))
     for entry in ("up/train/weights", "down/train/weights"):
-        if traffic[entry] != expected:
-            raise Broken(f"{entry} has {traffic[entry]} bytes, and the models have {expected}", "send whole models")
+        if (found := traffic.get(entry, 0)) != expected:
+            raise Broken(f"{entry} has {found} bytes, and the models have {expected}", "send whole models")
     up, down = (sum(v for k, v in traffic.items() if k.startswith(f"{way}/")) for way in ("up", "down"))
     in_rounds = sum(event["bytes_up"] for event in run.history if event["event"] == "round")
-    for what, found, told in (
+    for what, crossed, told in (
         ("in all replies", sum(answer.bytes for answer in observed.answers), up),
         ("up", up, run.result["bytes_up"]),
         ("down", down, run.result["bytes_down"]),
         ("up in rounds", sum(v for k, v in traffic.items() if k.startswith("up/train/")), in_rounds),
     ):
-        if found != told:
-            raise Broken(f"{found} bytes crossed {what}, and {told} are counted", "ask through the exchange")
+        if crossed != told:
+            raise Broken(f"{crossed} bytes crossed {what}, and {told} are counted", "ask through the exchange")
 
 
 @promise("budget", "exemplars are the client's own, of earlier tasks, each once, and within the budget")
@@ -114,11 +114,11 @@ def drop_outs(trial: Trial) -> None:
     run = trial.finish(experiment)
     rounds = [event for event in run.history if event["event"] == "round"]
     said = [(e["clients"], e["replied"], e["missing"], e["failed"]) for e in rounds]
-    if said != [(CLIENTS, 2, {"0": "asleep"}, {}), (CLIENTS, 2, {}, {"1": "broken"})] * TASKS:
+    if said != [(CLIENTS, 2, {"0": "asleep"}, {}), (CLIENTS, 2, {}, {"1": "broken"})][: trial.rounds] * TASKS:
         raise Broken(f"the record does not say who dropped out: {said}")
     fewer = run.result["rounds_with_fewer_clients"]
     trained = [(f["task"], f["round"]) for f in fewer if f["op"] == "train"]
-    if trained != [(t + 1, r + 1) for t in range(TASKS) for r in range(ROUNDS)]:
+    if trained != [(t + 1, r + 1) for t in range(TASKS) for r in range(trial.rounds)]:
         raise Broken(f"the result names other rounds with fewer clients: {trained}")
     if any(f["failed"] != {"1": "broken"} for f in fewer if f["op"] != "train"):
         raise Broken("the result does not say who dropped out at the end of a task")

@@ -19,7 +19,7 @@ from fedfeat.federation.loop import Event, Listener
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.contract.generators import seeded
 from fedfeat.runs.contract.observed import Observed
-from fedfeat.runs.contract.problem import toy_table, write_toy
+from fedfeat.runs.contract.problem import ROUNDS, toy_table, write_toy
 from fedfeat.runs.contract.source import Source
 from fedfeat.runs.experiment import Experiment, Result
 from fedfeat.runs.folder import RunFolder
@@ -95,6 +95,11 @@ class Trial:
     def built(self) -> Method:
         """The method."""
         return self.config().build_method()
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of a task: none for a method that does not train."""
+        return self.built.rounds(ROUNDS)
 
     @cached_property
     def observed(self) -> tuple[Observed, Run]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from fedfeat.models import Network
+from fedfeat.models import Network, PretrainedBackbone
 from fedfeat.runs.trained import Trained
 
 INPUT = "images"
@@ -43,8 +43,13 @@ class PredictionGraph(nn.Module):
 
 
 def _independent(network: Network) -> Network:
-    """Return a copy whose tensors are not views into one vector, which files would store in full for each."""
+    """Return a copy whose tensors are not views into one vector, which files would store in full for each.
+
+    Adapters become part of the layers that they sit on.
+    """
     twin = copy.deepcopy(network)
+    if isinstance(twin.backbone, PretrainedBackbone):
+        twin.backbone = twin.backbone.merged()
     for tensor in (*twin.parameters(), *twin.buffers()):
         tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
     return twin

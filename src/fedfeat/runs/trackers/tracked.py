@@ -113,7 +113,9 @@ class TrackerThread:
 
 
 def step_of(event: Mapping[str, Any], rounds: int) -> int:
-    """Return the number of rounds that a run has behind it at an event, over all tasks."""
+    """Return how many rounds of all tasks a run has behind it at an event, or how many tasks if it has no rounds."""
+    if rounds == 0:
+        return int(event["task"])
     return (int(event["task"]) - 1) * rounds + int(event.get("round", rounds))
 
 

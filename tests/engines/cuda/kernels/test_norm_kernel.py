@@ -13,7 +13,7 @@ from torch.nn import functional as F
 pytest.importorskip("triton")
 
 from fedfeat.engines.cuda.kernels import norm as kernel
-from fedfeat.models.backbones import BatchNorm, ResNet18, SmallCNN, activated
+from fedfeat.models.backbones import BatchNorm, ResNet, SmallCNN, activated
 from fedfeat.models.network import initialise
 
 pytestmark = pytest.mark.interpreter
@@ -146,8 +146,8 @@ def test_the_same_step_twice_has_the_same_bytes() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
-@pytest.mark.parametrize("backbone", [SmallCNN(3, width=16), ResNet18(3)])
-def test_a_whole_backbone_trains_alike(backbone: SmallCNN | ResNet18, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backbone", [SmallCNN(3, width=16), ResNet(3)])
+def test_a_whole_backbone_trains_alike(backbone: SmallCNN | ResNet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     initialise(backbone, 3)
     plain = copy.deepcopy(backbone).double().to(DEVICE).train()
@@ -196,7 +196,7 @@ def test_a_gradient_in_evaluation_mode_is_pytorchs() -> None:
 @torch.no_grad()
 def test_a_whole_backbone_evaluates_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    backbone = ResNet18(3).to(DEVICE).eval()
+    backbone = ResNet(3).to(DEVICE).eval()
     initialise(backbone, 3)
     images = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1)).to(DEVICE)
     expected = copy.deepcopy(backbone).double()(images.double())
