@@ -59,7 +59,7 @@ def simulate_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def recorded(executor: Any, *args: Any, **kwargs: Any) -> None:
         if (recorder := Recorder.active) is not None:
-            recorder.launched(launch, executor, args, kwargs)  # as on a card, it runs when it is replayed
+            recorder.launched(launch, executor, args, kwargs)  # as on a GPU, it runs when it is replayed
         else:
             launch(executor, *args, **kwargs)
 
@@ -116,7 +116,7 @@ class Graph:
         """Run every operation again, on the memory it was recorded with."""
         for tensor, before in zip(self.memory, self.left, strict=True):
             now, then = (torch.tensor([], dtype=torch.uint8).set_(s) for s in (tensor.untyped_storage(), before))
-            if not torch.equal(now, then):  # on a card, another tensor of this graph had it a moment before
+            if not torch.equal(now, then):  # on a GPU, another tensor of this graph had it a moment before
                 raise RuntimeError("a graph's own memory was written from outside, where nothing keeps it")
         for function, args, kwargs, results in self.operations:
             again = [t for t in tree_leaves(function(*args, **kwargs)) if isinstance(t, Tensor)]

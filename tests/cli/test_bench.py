@@ -1,4 +1,4 @@
-"""``fedfeat bench gpu``: what it says without a card, and how its table reads."""
+"""``fedfeat bench gpu``: what it says without a GPU, and how its table reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedfeat.core.errors import FedfeatError
 from gpu import need_gpu, table
 
 RECORD = {
-    "environment": {"gpu": "a card", "torch": "2.13.0"},
+    "environment": {"gpu": "a GPU", "torch": "2.13.0"},
     "precision": "bf16",
     "batch": 128,
     "rows": [
@@ -35,4 +35,4 @@ def test_the_table_has_speeds_ratios_warm_up_and_costs() -> None:
     assert cost.split()[-1] == "3.1%"
     said = "fp32, cuda, lr 1e-05 3.2e-06 from in process, 3.1% of the way, 99.87% predicted alike"
     assert " ".join(agreement.split()) == said
-    assert footer == "a card, torch 2.13.0, bf16, batch 128"
+    assert footer == "a GPU, torch 2.13.0, bf16, batch 128"

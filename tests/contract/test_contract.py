@@ -234,7 +234,7 @@ def test_bytes_are_counted(method: str, reference: Reference) -> None:
     assert sum(e["bytes_up"] for e in rounds_of(reference.folder)) == in_rounds
 
 
-def _dealt() -> list[list[list[int]]]:
+def _partitioned() -> list[list[list[int]]]:
     def samples(c: int, count: int) -> list[int]:
         return list(range(c * PER_CLASS, c * PER_CLASS + count))
 
@@ -249,7 +249,7 @@ def _dealt() -> list[list[list[int]]]:
 
 def test_odd_clients(method: str, tmp_path: Path) -> None:
     dataset = toy_dataset()
-    scenario = scenario_from(dataset.train_labels, _dealt())
+    scenario = scenario_from(dataset.train_labels, _partitioned())
     config = toy_config(method, scenario={"clients": 4, "min_samples": 0})
     experiment = Experiment(config, dataset, scenario)
     result = experiment.run(RunFolder.create(tmp_path / "run", config, {}), Progress(), ())

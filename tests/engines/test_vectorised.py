@@ -34,7 +34,7 @@ SIZES = (15, 7, 9, 0, 16, 8)
 
 @pytest.fixture(params=["cpu", "cuda"])
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Steps one after another, and captured ones: on a card, or on a simulated one where there is none."""
+    """Steps one after another, and captured ones: on a GPU, or on a simulated one where there is none."""
     name: str = request.param
     if name == "cuda" and not torch.cuda.is_available():
         simulate(monkeypatch)

@@ -96,7 +96,7 @@ def test_a_haar_basis_favours_no_orthant():
 
 @pytest.mark.parametrize("column", [0, 3])
 def test_no_entry_of_a_haar_basis_has_a_fixed_sign(column):
-    """A Householder factor without signs mended has a diagonal of one sign."""
+    """A Householder factor without signs fixed has a diagonal of one sign."""
     positive = sum(float(orthonormal_basis(4, 16, seed=s)[column, column]) > 0 for s in range(100))
     assert 30 < positive < 70
 

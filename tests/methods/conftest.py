@@ -32,7 +32,7 @@ def start():
 
 
 @pytest.fixture(scope="session")
-def boundary_of():
+def task_end_of():
     """Return the end of the engine's current task, as a replay rule sees it."""
 
     def build(engine: InProcessEngine) -> TaskEnd:

@@ -215,7 +215,7 @@ def test_the_official_mode_says_so(tmp_path):
 
 
 def test_one_diagonal_goes_up_and_one_comes_down_per_client_and_task(tmp_path):
-    """Three clients, two boundaries; each diagonal has the layout of the task that it was measured in."""
+    """Three clients, two task ends; each diagonal has the layout of the task that it was measured in."""
     run = run_toy(tmp_path, "fedewc")
     expected = 3 * sum(trainable_bytes("fedewc")[:2])
     assert extra_traffic(run.result) == {"up/fisher/fisher": expected, "down/train/shared.fisher": expected}

@@ -38,7 +38,7 @@ def test_defaults():
         toy_config("finetune+fedprox", fedprox={"mu": -1})
 
 
-def visit(mu):
+def local_update(mu):
     engine = Experiment(toy_config("finetune+fedprox", fedprox={"mu": mu}), toy_dataset()).engine
     weights = engine.begin_task(0)
     before = weights.clone()
@@ -49,14 +49,14 @@ def visit(mu):
 
 
 def test_a_stronger_pull_keeps_a_client_nearer():
-    distances = [visit(mu)[0] for mu in (0, 0.1, 1.0, 5.0)]
+    distances = [local_update(mu)[0] for mu in (0, 0.1, 1.0, 5.0)]
     assert distances == sorted(distances, reverse=True)
     assert distances[3] < 0.7 * distances[0]
 
 
 def test_the_penalty_is_reported():
-    assert "loss.prox" not in visit(0)[1]
-    assert visit(0.01)[1]["loss.prox"] > 0
+    assert "loss.prox" not in local_update(0)[1]
+    assert local_update(0.01)[1]["loss.prox"] > 0
 
 
 def test_the_pull_is_to_the_rounds_own_model(tmp_path):

@@ -82,8 +82,8 @@ def test_remembered_models_come_back_oldest_first() -> None:
     assert sorted(state) == ["exemplars", "moon.task.0", "moon.vector.0"]
 
 
-class Visits:
-    """Clients' visits one by one, with what the engine froze during each."""
+class LocalUpdates:
+    """Clients' updates one by one, with what the engine froze during each."""
 
     def __init__(self, method: str = "replay+moon", **changes: Any) -> None:
         self.engine = Experiment(toy_config(method, **changes), toy_dataset()).engine
@@ -100,7 +100,7 @@ class Visits:
     def begin_task(self, task: int) -> None:
         self.weights = self.engine.begin_task(task, self.weights)
 
-    def visit(self, client: int, round: int = 0) -> tuple[Tensor, Mapping[str, Any]]:
+    def update(self, client: int, round: int = 0) -> tuple[Tensor, Mapping[str, Any]]:
         self.engine.round, self.frozen = round, {}
         asked = self.engine.client(client)
         reply = self.engine.ops["train"](asked, {"weights": self.weights})
@@ -111,66 +111,66 @@ class Visits:
         return self.weights, reply
 
 
-def test_a_first_visit_freezes_nothing_and_the_next_one_the_received_and_the_own_model() -> None:
-    visits = Visits()
-    mine, reply = visits.visit(0)
-    assert visits.frozen == {}
+def test_a_first_update_freezes_nothing_and_the_next_one_the_received_and_the_own_model() -> None:
+    updates = LocalUpdates()
+    mine, reply = updates.update(0)
+    assert updates.frozen == {}
     assert reply["loss.moon"] == 0.0
-    theirs, _ = visits.visit(1)
-    _, reply = visits.visit(0, 1)
-    assert set(visits.frozen) == {"moon.global", "moon.past.0"}
-    assert torch.equal(visits.frozen["moon.global"][0], theirs)
-    assert torch.equal(visits.frozen["moon.past.0"][0], mine)
+    theirs, _ = updates.update(1)
+    _, reply = updates.update(0, 1)
+    assert set(updates.frozen) == {"moon.global", "moon.past.0"}
+    assert torch.equal(updates.frozen["moon.global"][0], theirs)
+    assert torch.equal(updates.frozen["moon.past.0"][0], mine)
     assert reply["loss.moon"] > 0
     assert set(reply) == {"samples", "loss.ce", "loss.moon", "loss.first_epoch"}, "nothing more is sent"
 
 
 def test_an_absent_client_keeps_its_older_model_also_across_a_task() -> None:
-    visits = Visits()
-    mine, _ = visits.visit(0)
-    visits.visit(1)
-    visits.begin_task(1)
-    visits.visit(0)
-    vector, task = visits.frozen["moon.past.0"]
+    updates = LocalUpdates()
+    mine, _ = updates.update(0)
+    updates.update(1)
+    updates.begin_task(1)
+    updates.update(0)
+    vector, task = updates.frozen["moon.past.0"]
     assert torch.equal(vector, mine)
     assert task == 0
-    assert visits.frozen["moon.global"][1] == 1
-    assert len(visits.frozen["moon.global"][0]) > len(vector), "the head grew in between"
+    assert updates.frozen["moon.global"][1] == 1
+    assert len(updates.frozen["moon.global"][0]) > len(vector), "the head grew in between"
 
 
 def test_models_can_be_forgotten_at_a_task() -> None:
-    visits = Visits(moon={"reset_prev_at_task": True, "models": 2})
-    visits.visit(0)
-    visits.visit(0, 1)
-    assert "moon.past.0" in visits.frozen
-    visits.begin_task(1)
-    _, reply = visits.visit(0)
-    assert visits.frozen == {}
+    updates = LocalUpdates(moon={"reset_prev_at_task": True, "models": 2})
+    updates.update(0)
+    updates.update(0, 1)
+    assert "moon.past.0" in updates.frozen
+    updates.begin_task(1)
+    _, reply = updates.update(0)
+    assert updates.frozen == {}
     assert reply["loss.moon"] == 0.0
-    assert [m.task for m in past_models(visits.engine.states[0])] == [1]
+    assert [m.task for m in past_models(updates.engine.states[0])] == [1]
 
 
 def test_the_newest_models_are_kept_off_the_device() -> None:
-    visits = Visits(moon={"models": 2})
-    vectors = [visits.visit(0, r)[0] for r in range(4)]
-    kept = past_models(visits.engine.states[0])
+    updates = LocalUpdates(moon={"models": 2})
+    vectors = [updates.update(0, r)[0] for r in range(4)]
+    kept = past_models(updates.engine.states[0])
     assert [torch.equal(m.vector, v) for m, v in zip(kept, vectors[2:], strict=True)] == [True, True]
     assert all(m.vector.device.type == "cpu" for m in kept)
-    assert all(m.vector.data_ptr() != visits.engine.model.vector.data_ptr() for m in kept)
+    assert all(m.vector.data_ptr() != updates.engine.model.vector.data_ptr() for m in kept)
 
 
 def test_frozen_models_do_not_move_their_statistics_or_need_gradients() -> None:
-    visits = Visits()
-    visits.visit(0)
+    updates = LocalUpdates()
+    updates.update(0)
     seen = {}
-    make = visits.engine.frozen
+    make = updates.engine.frozen
 
     def keep(name: str, vector: Tensor, task: int) -> Any:
         seen[name] = make(name, vector, task), vector.clone()
         return seen[name][0]
 
-    visits.engine.frozen = keep  # type: ignore[method-assign]
-    visits.visit(0, 1)
+    updates.engine.frozen = keep  # type: ignore[method-assign]
+    updates.update(0, 1)
     for network, vector in seen.values():
         assert not network.training
         assert torch.equal(FlatModel(network).vector, vector)
@@ -181,22 +181,22 @@ def test_frozen_models_do_not_move_their_statistics_or_need_gradients() -> None:
     ("head", "features", "extra"), [("side", 16, True), ("none", 16, False), ("inline", 24, False)]
 )
 def test_projections(head: str, features: int, extra: bool) -> None:
-    visits = Visits(moon={"head": head, "dim": 24})
-    network = visits.engine.network
-    images = visits.engine.train_images.plain(torch.arange(4))
+    updates = LocalUpdates(moon={"head": head, "dim": 24})
+    network = updates.engine.network
+    images = updates.engine.train_images.plain(torch.arange(4))
     assert network.features(images).shape == (4, features)
     assert network.head.weight.shape == (2, features)
     assert ("moon" in network.extras) == extra
     if extra:
         shapes = [tuple(p.shape) for p in network.extras.parameters()]
         assert shapes == [(16, 16), (16,), (24, 16), (24,)]
-        before = visits.weights
-        visits.visit(0)
-        visits.visit(0, 1)
-        layout = visits.engine.model.layout
+        before = updates.weights
+        updates.update(0)
+        updates.update(0, 1)
+        layout = updates.engine.model.layout
         size = sum(math.prod(s) for n, s in layout.items() if n.startswith("extras"))
-        end = visits.engine.model.num_trainable
-        assert not torch.equal(visits.weights[end - size : end], before[end - size : end]), "trained and averaged"
+        end = updates.engine.model.num_trainable
+        assert not torch.equal(updates.weights[end - size : end], before[end - size : end]), "trained and averaged"
 
 
 @pytest.mark.parametrize("head", ["side", "none", "inline"])
@@ -209,8 +209,8 @@ def test_every_layout_survives_growth_and_a_whole_run(head: str, tmp_path: Path)
 
 
 def test_side_and_none_leave_the_classifier_as_it_is() -> None:
-    plain = Visits("replay").engine.model
-    side, bare = (Visits("replay+moon", moon={"head": h}).engine.model for h in ("side", "none"))
+    plain = LocalUpdates("replay").engine.model
+    side, bare = (LocalUpdates("replay+moon", moon={"head": h}).engine.model for h in ("side", "none"))
     assert bare.layout == plain.layout
     assert torch.equal(bare.vector, plain.vector)
     assert {n: s for n, s in side.layout.items() if not n.startswith("extras.")} == plain.layout

@@ -251,9 +251,9 @@ def test_last_layer_scores_on_an_etf_are_gradient_norms_of_its_prototypes(feat, 
     assert torch.allclose(rule.score(client, batch, weights).float(), torch.stack(expected), rtol=1e-3)
 
 
-def test_a_personal_model_can_go_on_from_the_task_before(start, boundary_of):
+def test_a_personal_model_can_go_on_from_the_task_before(start, task_end_of):
     engine = start("refed", refed={"start": "previous", "lr": 0.05, "passes": 2})
-    task_end = boundary_of(engine)
+    task_end = task_end_of(engine)
     engine.method.replay.at_task_end(task_end)
     client = engine.client(0)
     first = client.state["personal_model"].clone()
@@ -269,7 +269,7 @@ def test_a_personal_model_can_go_on_from_the_task_before(start, boundary_of):
     assert "personal_model" not in start("refed").client(0).state
 
 
-def test_a_personal_model_that_starts_anew_leaves_nothing_behind(start, boundary_of):
+def test_a_personal_model_that_starts_anew_leaves_nothing_behind(start, task_end_of):
     engine = start("refed")
-    engine.method.replay.at_task_end(boundary_of(engine))
+    engine.method.replay.at_task_end(task_end_of(engine))
     assert set(engine.client(0).state) == {"exemplars"}

@@ -77,12 +77,12 @@ def test_even_shares_by_hand(counts, total, shares):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_after_each_task_the_federation_holds_one_more_budget(rule, start, boundary_of, kept):
+def test_after_each_task_the_federation_holds_one_more_budget(rule, start, task_end_of, kept):
     engine = start(rule.split()[0], **RULES[rule])
     held = [torch.empty(0, dtype=torch.long)] * 3
     for task in range(3):
         engine.begin_task(task)
-        held, before = kept(engine, boundary_of(engine)), held
+        held, before = kept(engine, task_end_of(engine)), held
         assert sum(map(len, held)) == 30 * (task + 1)
         for client, (now, earlier) in enumerate(zip(held, before, strict=True)):
             assert torch.equal(now[: len(earlier)], earlier)
@@ -90,59 +90,59 @@ def test_after_each_task_the_federation_holds_one_more_budget(rule, start, bound
 
 
 @pytest.mark.parametrize("rule", BY_CLIENT)
-def test_the_budget_is_split_evenly_over_clients(rule, start, boundary_of, kept):
+def test_the_budget_is_split_evenly_over_clients(rule, start, task_end_of, kept):
     engine = start(rule.split()[0], scenario={"budget": 32}, **RULES[rule])
-    assert list(map(len, kept(engine, boundary_of(engine)))) == [11, 11, 10]
+    assert list(map(len, kept(engine, task_end_of(engine)))) == [11, 11, 10]
 
 
 @pytest.mark.parametrize("rule", WITHOUT_DUPLICATES)
-def test_no_exemplar_is_kept_twice(rule, start, boundary_of, kept):
+def test_no_exemplar_is_kept_twice(rule, start, task_end_of, kept):
     engine = start(rule.split()[0], scenario={"budget": 150}, **RULES[rule])
-    everything = torch.cat(kept(engine, boundary_of(engine))).tolist()
+    everything = torch.cat(kept(engine, task_end_of(engine))).tolist()
     assert len(set(everything)) == len(everything)
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_selection_depends_on_nothing_but_the_configuration(rule, start, boundary_of, kept):
+def test_selection_depends_on_nothing_but_the_configuration(rule, start, task_end_of, kept):
     held = []
     for seed in range(2):
         torch.manual_seed(seed)
         np.random.seed(seed)
         engine = start(rule.split()[0], **RULES[rule])
-        held.append(kept(engine, boundary_of(engine)))
+        held.append(kept(engine, task_end_of(engine)))
     assert all(torch.equal(a, b) for a, b in zip(*held, strict=True))
 
 
 @pytest.mark.parametrize("rule", WITHOUT_DUPLICATES)
-def test_a_budget_beyond_the_data_keeps_every_sample_once(rule, start, boundary_of, kept):
+def test_a_budget_beyond_the_data_keeps_every_sample_once(rule, start, task_end_of, kept):
     engine = start(rule.split()[0], scenario={"budget": 5000}, **RULES[rule])
-    for client, held in enumerate(kept(engine, boundary_of(engine))):
+    for client, held in enumerate(kept(engine, task_end_of(engine))):
         assert sorted(held.tolist()) == sorted(engine.client(client).samples.tolist())
 
 
 @pytest.mark.parametrize("rule", BY_CLIENT)
-def test_no_client_outgrows_a_budget_of_its_own(rule, start, boundary_of, kept):
+def test_no_client_outgrows_a_budget_of_its_own(rule, start, task_end_of, kept):
     """With a budget per client, what one client cannot fill is not another client's to use."""
     scenario = {"partition": "dirichlet", "beta": 0.3, "budget_scope": "per_client_per_task", "budget": 40}
     engine = start(rule.split()[0], scenario=scenario, **RULES[rule])
     sizes = [len(engine.client(k).samples) for k in range(3)]
     assert min(sizes) < 40 < max(sizes)
-    held = list(map(len, kept(engine, boundary_of(engine))))
+    held = list(map(len, kept(engine, task_end_of(engine))))
     if rule == "fedcbdr repo":  # draws with replacement fill every quota
         assert held == [40, 40, 40]
     else:
         assert held == [min(40, size) for size in sizes]
 
 
-def test_joint_training_keeps_everything(start, boundary_of, kept):
+def test_joint_training_keeps_everything(start, task_end_of, kept):
     engine = start("joint")
-    for client, held in enumerate(kept(engine, boundary_of(engine))):
+    for client, held in enumerate(kept(engine, task_end_of(engine))):
         assert torch.equal(held, engine.client(client).samples)
 
 
-def test_herding_keeps_each_class_by_its_own_mean(start, boundary_of, kept):
+def test_herding_keeps_each_class_by_its_own_mean(start, task_end_of, kept):
     engine = start("herding", scenario={"budget": 18})
-    held = kept(engine, boundary_of(engine))[0]
+    held = kept(engine, task_end_of(engine))[0]
     client = engine.client(0)
     labels = client.labels(client.samples)
     expected = []

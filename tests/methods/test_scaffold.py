@@ -44,7 +44,7 @@ def test_effective_steps_by_hand(steps, momentum, expected):
 
 @pytest.fixture
 def federation():
-    """A federation whose clients take one step per round, so that a visit's average gradient is known exactly."""
+    """A federation whose clients take one step per round: the average gradient of a local update is known exactly."""
     experiment = Experiment(toy_config("finetune+scaffold", train=ONE_STEP), toy_dataset())
     federation = Federation(experiment.config, experiment.scenario, experiment.method, experiment.engine, Progress())
     federation._begin(0)
@@ -67,7 +67,7 @@ def play_round(federation, clients=(0, 1, 2), round=0):
 
 
 def local_gradient(federation, client_id, round):
-    """The gradient of one visit's only batch, at the global model."""
+    """The gradient of one local update's only batch, at the global model."""
     engine = federation.engine
     engine.round = round
     client = engine.client(client_id)

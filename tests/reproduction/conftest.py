@@ -56,7 +56,7 @@ def make_record() -> MakeRecord:
             "bytes_up": 1,
             "bytes_down": 1,
             "config": deciding_settings(config),
-            "environment": {"gpu": "a card", "torch": "2"},
+            "environment": {"gpu": "a GPU", "torch": "2"},
             "commit": "abc",
         }
         return Record.model_validate(fields | changes)

@@ -94,7 +94,7 @@ def test_the_file_holds_every_effect_there_is_and_is_read_back(make_record: Make
     ]
     kept = measured(ChoiceRuns(), records)
     assert [effect.choice for effect in kept.effects] == ["momentum", "logits"]
-    assert kept.environments == [{"commit": "abc", "gpu": "a card", "torch": "2"}]
+    assert kept.environments == [{"commit": "abc", "gpu": "a GPU", "torch": "2"}]
     path = tmp_path / QUICK_FILE
     write_measured(kept, path)
     assert read_measured(path) == kept

@@ -65,7 +65,7 @@ def test_ours_stand_beside_them_with_the_command_and_further_methods(make_record
     assert "| finetune | `finetune` |  | 18.00 | 1 |  |  |  |" in page
     command = "fedfeat paper run table-main --only cifar10-5,beta0.5,k5 --also finetune --calibrate --engine cuda"
     assert command in page
-    assert "| cifar10-5-beta0.5-k5 | `finetune` | 2023 | 18.00 |  | (1) | a card | 2 | abc |" in page
+    assert "| cifar10-5-beta0.5-k5 | `finetune` | 2023 | 18.00 |  | (1) | a GPU | 2 | abc |" in page
 
 
 def test_other_forms_of_the_correction_stand_below_the_printed_one(make_record: MakeRecord) -> None:

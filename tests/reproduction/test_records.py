@@ -115,7 +115,7 @@ def test_a_damaged_record_is_refused_by_field(
 
 @pytest.mark.processes
 def test_records_and_the_store_need_no_package_of_the_command_line() -> None:
-    """A machine with a card may have PyTorch and little else."""
+    """A machine with a GPU may have PyTorch and little else."""
     code = (
         "import sys\n"
         "for name in ('typer', 'rich', 'sklearn', 'matplotlib', 'pyarrow', 'ray'): sys.modules[name] = None\n"

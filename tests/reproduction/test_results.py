@@ -171,13 +171,13 @@ def test_old_records_without_matrices_of_variants_tell_nothing_of_tasks(make_rec
 
 def test_numbers_sent_are_counted_from_the_traffic(make_record: MakeRecord) -> None:
     asked = entry("fedcbdr+feat", measure="numbers sent")
-    visits = 5 * 100 * 4  # clients, rounds, tasks after the first
+    updates = 5 * 100 * 4  # clients, rounds, tasks after the first
     traffic = {
         "up/train/weights": 10**9,
         "up/train/samples": 4000,
         "up/train/loss.ce": 4000,
-        "up/train/prior_head": 4 * visits,
-        "up/train/prior_tail": 4 * visits,
+        "up/train/prior_head": 4 * updates,
+        "up/train/prior_tail": 4 * updates,
         "up/leverage/mass": 77,
         "down/train/weights": 10**9,
     }

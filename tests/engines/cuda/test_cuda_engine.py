@@ -283,7 +283,7 @@ def test_a_borrowed_replica_encodes_with_whatever_model_was_loaded(tmp_path: Pat
         assert torch.allclose(client.encode(chosen), expected, rtol=0.02 if precision == "bf16" else 1e-4)
 
 
-def test_exemplars_are_encoded_before_the_first_visit_ends_and_only_once(
+def test_exemplars_are_encoded_before_the_first_update_ends_and_only_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     story: list[str] = []

@@ -49,7 +49,7 @@ def test_steps_are_launched_in_turn() -> None:
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=6))
-def test_visits_of_all_lengths_end_together(lengths: list[int]) -> None:
+def test_updates_of_all_lengths_end_together(lengths: list[int]) -> None:
     launched = interleave([[1] * length for length in lengths])
     assert sorted(launched) == [(r, s) for r, length in enumerate(lengths) for s in range(length)]
     done = [0] * len(lengths)
@@ -66,7 +66,7 @@ def test_nothing_to_launch(plans: list[list[int]]) -> None:
     assert interleave(plans) == []
 
 
-def test_the_longest_visit_comes_first_and_clients_without_samples_not_at_all() -> None:
+def test_the_longest_update_comes_first_and_clients_without_samples_not_at_all() -> None:
     assert longest_first([3, 0, 2, 1], {0: 5, 1: 9, 2: 0, 3: 9}) == [1, 3, 0]
 
 

@@ -1,4 +1,4 @@
-"""Operations of a network, which the share of the card's peak is taken of."""
+"""Operations of a network, which the share of the GPU's peak is taken of."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_the_defaults_are_the_published_ones():
 
 
 def test_the_pool_is_delivered_once_per_client_and_task_in_eight_bits(run):
-    # 3 clients, and two boundaries with a task after them.
+    # 3 clients, and two task ends with a task after them.
     assert extra_traffic(run.result) == {"down/train/shared.synthetic_pool": POOL_BYTES * 3 * 2}
     assert run.progress.shared[POOL].dtype == torch.uint8
     assert run.progress.shared[POOL].numel() == POOL_BYTES

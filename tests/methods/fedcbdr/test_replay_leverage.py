@@ -256,43 +256,43 @@ def test_a_class_nobody_has_leverage_in_is_still_kept():
 
 
 @pytest.mark.parametrize("mode", ["paper", "repo", "global", "class_quota"])
-def test_seven_clients_share_a_budget_of_450(mode, start, boundary_of, kept):
+def test_seven_clients_share_a_budget_of_450(mode, start, task_end_of, kept):
     scenario = {"tasks": 2, "clients": 7, "budget": 450, "partition": "dirichlet"}
     engine = start("fedcbdr", scenario=scenario, fedcbdr={"mode": mode})
-    task_end = boundary_of(engine)
+    task_end = task_end_of(engine)
     assert sorted(task_end.quotas.values()) == [64] * 5 + [65] * 2
     assert sum(map(len, kept(engine, task_end))) == 450
 
 
-def test_class_quota_keeps_as_many_of_each_class(start, boundary_of, kept):
+def test_class_quota_keeps_as_many_of_each_class(start, task_end_of, kept):
     engine = start(
         "fedcbdr", scenario={"budget": 60, "partition": "dirichlet", "beta": 0.3}, fedcbdr={"mode": "class_quota"}
     )
-    held = torch.cat(kept(engine, boundary_of(engine)))
+    held = torch.cat(kept(engine, task_end_of(engine)))
     assert torch.bincount(engine.train_images.labels[held]).tolist() == [30, 30]
 
 
-def test_a_client_without_samples_passes_its_quota_on(start, boundary_of, kept):
+def test_a_client_without_samples_passes_its_quota_on(start, task_end_of, kept):
     engine = start(
         "fedcbdr",
         scenario={"clients": 40, "budget": 80, "partition": "plain_dirichlet", "beta": 0.05, "min_samples": 0},
     )
     sizes = [len(engine.client(k).samples) for k in range(40)]
     assert min(sizes) == 0
-    held = kept(engine, boundary_of(engine))
+    held = kept(engine, task_end_of(engine))
     assert sum(map(len, held)) == 80
     assert all(len(h) <= size for h, size in zip(held, sizes, strict=True))
 
 
-def test_no_scores_stay_behind_in_a_clients_state(start, boundary_of, kept):
+def test_no_scores_stay_behind_in_a_clients_state(start, task_end_of, kept):
     engine = start("fedcbdr")
-    kept(engine, boundary_of(engine))
+    kept(engine, task_end_of(engine))
     assert all(set(state) == {"exemplars"} for state in engine.states.values())
 
 
-def test_sample_ids_and_labels_never_reach_the_server(start, boundary_of, kept):
+def test_sample_ids_and_labels_never_reach_the_server(start, task_end_of, kept):
     engine = start("fedcbdr")
-    task_end = boundary_of(engine)
+    task_end = task_end_of(engine)
     kept(engine, task_end)
     sent = {key for key in task_end.exchange.traffic.counts if key.startswith("up/")}
     assert sent == {"up/masked_features/features", "up/leverage/mass"}

@@ -109,16 +109,16 @@ def test_clients_train_on_what_they_held_in_that_task(
 
 def test_each_client_has_a_model_of_its_own(toy_runs: dict[str, RunOutcome], monkeypatch: pytest.MonkeyPatch) -> None:
     run = toy_runs["fedcbdr+etf"]
-    visits: list[tuple[int, int, int]] = []
+    updates: list[tuple[int, int, int]] = []
     make = InProcessEngine.client
 
     def spy(engine: InProcessEngine, client_id: int) -> Client:
-        visits.append((engine.task, engine.round, client_id))
+        updates.append((engine.task, engine.round, client_id))
         return make(engine, client_id)
 
     monkeypatch.setattr(InProcessEngine, "client", spy)
     found = client_features(run, 1)
-    assert visits == [(1, run.config.train.rounds - 1, client) for client in range(3)]  # as in the task's last round
+    assert updates == [(1, run.config.train.rounds - 1, client) for client in range(3)]  # as in the task's last round
     at = model_view(run, 1)
     assert found.features.shape == (3, len(at.labels), at.features.shape[1])
     assert torch.equal(found.labels, at.labels)
