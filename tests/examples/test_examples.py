@@ -139,7 +139,7 @@ def test_three_methods_compared(run: Runner) -> None:
 
 @pytest.mark.slow
 def test_a_replay_rule_of_your_own(run: Runner) -> None:
-    table = rows(run("custom_replay_rule.py", smaller=with_rounds(2)))
+    table = rows(run("custom_replay_rule.py", smaller=with_rounds(1)))
     assert list(table) == ["replay", "herding", "far_apart"]
     assert all(accuracy > 30 for row in table.values() for accuracy in row)
 

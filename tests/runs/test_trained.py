@@ -43,7 +43,7 @@ def confusion(trained: Trained, experiment: Experiment, correction: str) -> np.n
 @pytest.mark.slow
 @pytest.mark.parametrize("method", [m for m in all_methods() if "clip2fl" not in m])
 def test_every_method_predicts_what_its_run_counted_after_every_task(method: str, tmp_path: Path) -> None:
-    experiment, progress = run(tmp_path / "run", method, scenario={"budget": 60})
+    experiment, progress = run(tmp_path / "run", method, scenario={"budget": 60}, train={"rounds": 1})
     for task, tables in enumerate(progress.tables):
         trained = load_trained(tmp_path / "run", task)
         assert trained.seen == (task, 2 * task, 2 * task + 2)
@@ -56,7 +56,7 @@ def test_every_method_predicts_what_its_run_counted_after_every_task(method: str
 
 
 @pytest.mark.parametrize("growth", ["nested", "redraw", "preallocated"])
-def test_the_frame_is_that_of_the_task(growth: str, tmp_path: Path) -> None:
+def test_the_etf_is_that_of_the_task(growth: str, tmp_path: Path) -> None:
     experiment, progress = run(tmp_path / "run", "herding+feat", feat={"etf": {"growth": growth}})
     for task, tables in enumerate(progress.tables):
         trained = load_trained(tmp_path / "run", task)
