@@ -22,6 +22,7 @@ from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from fedfeat.algorithm.engine import Lost
 from fedfeat.config import Config, make_config
 from fedfeat.config.config import Table
+from fedfeat.config.plugins import refuse_missing, without_folder
 from fedfeat.engines.flower.codec import CodecError, Packed
 
 PROTOCOL = 1  # both sides must speak the same
@@ -59,16 +60,19 @@ def poll_quickly() -> None:
 def config_to_send(config: Config) -> Table:
     """Return what clients need of a configuration: not where the server keeps things, nor how it waits."""
     table = config.to_table()
-    for name in ("run", "federation", "plugins", "tracker"):
+    for name in ("run", "federation", "tracker"):
         table.pop(name, None)
+    if "plugins" in table:
+        table["plugins"] = [without_folder(entry) for entry in table["plugins"]]
     table["data"] = {k: v for k, v in table["data"].items() if k != "path"}
     return table
 
 
 def config_received(table: Mapping[str, Any], *, engine: Mapping[str, Any], plugins: list[str]) -> Config:
-    """Return the configuration as a client runs it: on its own device, with its own files of methods."""
-    received = {**table, "engine": {**table["engine"], **engine}}
-    return make_config({**received, "plugins": plugins} if plugins else received, where="the server's configuration")
+    """Return the configuration as a client runs it: on its own device, with its own files of methods and no others."""
+    refuse_missing(table.get("plugins", []), plugins)
+    own = {"engine": {**table["engine"], **engine}, "plugins": plugins}
+    return make_config({**table, **own}, where="the server's configuration")
 
 
 def to_records(header: Header, packed: Packed | None = None) -> RecordDict:
