@@ -58,7 +58,8 @@ def test_every_tensor_of_a_reply_comes_to_the_servers_device(tmp_path: Path) -> 
     assert isinstance(made, FlowerEngine)
     weights = made.begin_task(0)
     made.device = torch.device("meta")
-    payload: Payload = {"weights": weights, "samples": 3, "control_change": torch.zeros(made.model.num_trainable)}
+    payload: Payload = {"weights": weights, "samples": 3, "loss.first_epoch": 0.5}
+    payload["control_change"] = torch.zeros(made.model.num_trainable)
     header = {"generation": 1, "exemplars": 0, "seconds": 0.1}
     reply = made._read(0, "train", {"weights": weights}, Reply(header, pack(payload), 0.1))
     assert isinstance(reply, dict)

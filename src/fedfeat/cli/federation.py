@@ -212,6 +212,8 @@ class FederationProgress(RunProgress):
             f"task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}: "
             f"{event['replied']} of {event['clients']} clients in {event['seconds']:.1f} s ({took}), {sent}, {losses}"
         )
+        if "discarded" in event:
+            self.console.print(f"  thrown away, the model stays as it was: {event['discarded']}", style="yellow")
         for fate in ("failed", "missing"):
             for client, reason in event[fate].items():
                 self.console.print(f"  client {client} {fate}: {reason}", style="yellow")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,7 +17,7 @@ from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.config import Config
 from fedfeat.core.errors import TrainingDiverged
 from fedfeat.core.payload import SHARED, Payload, number_of
-from fedfeat.federation.average import Average, average, client_losses, fault_of, mean_losses
+from fedfeat.federation.average import Average, average, client_losses, fault_of, fault_of_state, mean_losses
 from fedfeat.federation.evaluation import gather_tables
 from fedfeat.federation.exchange import Exchange, ExchangeOutcome
 from fedfeat.federation.metrics import after_task
@@ -27,6 +28,7 @@ Event = dict[str, Any]
 Listener = Callable[[Event], None]
 Saver = Callable[[Progress], None]
 PREVIOUS_MODEL = "previous_model"
+log = logging.getLogger("fedfeat.server")
 
 
 class Federation:
@@ -46,6 +48,7 @@ class Federation:
         self.progress = progress
         engine.shared = progress.shared
         self.folder = folder
+        self.remote = config.engine.name == "flower"  # clients are strangers
         self.exchange = Exchange(engine, progress.traffic, quorum=config.federation.quorum)
 
     def run(self, emit: Listener, save: Saver) -> None:
@@ -70,10 +73,10 @@ class Federation:
                 outcome = self._note_outcomes(task, round)[0]
                 self._refuse_divergence(result, outcome, task, round)
                 self._deliver(outcome.replied)
-                self._take(result)
+                left = self._take_or_leave(result)
                 now.round = round + 1
                 now.seconds += time.perf_counter() - started
-                emit(self._round_event(result, outcome, started, sent))
+                emit(self._round_event(result, outcome, started, sent) | left)
                 save(now)
             self._choose_model()
             # 4. What stays of the task, and what is made for the next one.
@@ -144,7 +147,7 @@ class Federation:
         """Stop before anything is taken from a round that diverged: the checkpoint before it stays the last one."""
         if not self.config.run.stop_on_divergence:
             return
-        fault = fault_of(result)
+        fault = None if self.remote else fault_of(result)  # what strangers send is screened, and their round left
         if fault is None and not result.replies and any(lost.diverged for lost in outcome.lost.values()):
             fault = "no reply is left, and those that came had losses or weights that are not finite"
         if fault is None:
@@ -155,6 +158,25 @@ class Federation:
             f"(now {self.config.train.lr:g}) or a smaller weight of the term, or go on all the same: set "
             f"run.stop_on_divergence = false in {where}, and resume from the last checkpoint"
         )
+
+    def _take_or_leave(self, result: Average) -> Event:
+        """Take a round; one of strangers that leads to no usable model is thrown away, and the event says why."""
+        now = self.progress
+        before = {k: dict(v) if isinstance(v, dict) else v for k, v in vars(now).items()}
+        try:
+            self._take(result)
+            fault = fault_of_state(now)
+        except Exception as error:
+            if not self.remote:
+                raise
+            log.info("a round cannot be used", exc_info=True)
+            fault = f"{type(error).__name__}: {error}"
+        if fault is None or not self.remote:
+            return {}
+        vars(now).update(before)
+        self.engine.shared = now.shared
+        log.warning("round %d of task %d is thrown away: %s", now.round + 1, now.task + 1, fault)
+        return {"discarded": fault}
 
     def _take(self, result: Average) -> None:
         now = self.progress

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,16 @@ from fedfeat.data import Dataset, fingerprint
 from fedfeat.engines.flower.codec import CodecError, Packed, pack, unpack
 from fedfeat.engines.flower.messages import ASK, PROTOCOL, Channel, Header, Reply, Request, config_to_send
 from fedfeat.engines.flower.roster import Roster
-from fedfeat.engines.flower.screen import fault_of, fault_of_header, odd_ones, seconds_of
+from fedfeat.engines.flower.screen import (
+    TRAIN,
+    declared_losses,
+    fault_of,
+    fault_of_header,
+    known_sizes,
+    odd_ones,
+    seconds_of,
+)
+from fedfeat.engines.flower.update_norms import oversized
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.exchange import needed
@@ -41,7 +51,7 @@ class FlowerEngine(InProcessEngine):
         self.channel = channel
         greeting = {"protocol": PROTOCOL, "config": config_to_send(config), "data": fingerprint(dataset)}
         self.roster = Roster(folder, channel, scenario.num_clients, greeting, config.federation.deadline)
-        self.sends = {**method.sends, **(SENDS if dataset.private else {})}
+        self.sends = {**method.sends, **declared_losses(method), **(SENDS if dataset.private else {})}
         self._met = False  # whether the clients were awaited once
         self._account: dict[str, Any] = {}
 
@@ -58,7 +68,7 @@ class FlowerEngine(InProcessEngine):
         replies: dict[int, Payload | Lost] = {k: Lost("missing", "not connected") for k in requests if k not in members}
         replies |= {k: self._read(k, op, requests[k], answer) for k, answer in answers.items()}
         whole = {k: r for k, r in replies.items() if not isinstance(r, Lost)}
-        for client, fault in odd_ones(whole, self.sends).items():
+        for client, fault in {**self._oversized(op, requests, whole), **odd_ones(whole, self.sends)}.items():
             replies[client] = Lost("failed", fault)
         own = packed - packing + time.perf_counter() - arrived
         self._account = _account(answers, packing - started, arrived - packed, own)
@@ -118,8 +128,8 @@ class FlowerEngine(InProcessEngine):
             return Lost("failed", f"the reply cannot be used ({type(error).__name__}: {error})")
 
     def _opened(self, client: int, op: str, request: Payload, answer: Reply) -> Payload | Lost:
-        header = answer.header
-        if (unfit := fault_of_header(header)) is not None:
+        header, sizes = answer.header, known_sizes(self, client)
+        if (unfit := fault_of_header(header, sizes["n"])) is not None:
             return Lost("failed", unfit)
         if GENERATION in header:
             self._remember(client, header)
@@ -131,14 +141,17 @@ class FlowerEngine(InProcessEngine):
             reply = unpack(answer.payload)
         except CodecError as error:
             return Lost("failed", str(error))
-        fault = fault_of(op, request, reply, self.sends, self._sizes())
+        fault = fault_of(op, request, reply, self.sends, sizes)
         if fault is not None:
             return Lost("failed", fault)
         return {k: v.to(self.device) if isinstance(v, Tensor) else v for k, v in reply.items()}
 
-    def _sizes(self) -> dict[str, int]:
-        seen = self.seen
-        return {"trained": self.model.num_trainable, "C": seen.num_classes, "N": seen.num_classes - seen.num_old}
+    def _oversized(self, op: str, requests: Mapping[int, Payload], replies: Mapping[int, Payload]) -> dict[int, str]:
+        if op != TRAIN:
+            return {}
+        trained, privacy = self.model.num_trainable, self.config.privacy
+        noise = (privacy.noise or 0.0) * (privacy.clip or 0.0) * math.sqrt(trained)
+        return oversized(requests, replies, trained, noise)
 
     def _remember(self, client: int, header: Header) -> None:
         noted: State = {GENERATION: int(header[GENERATION]), HELD: int(header["exemplars"])}
