@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 from dropouts import VICTIM, Change, config_for, in_process_without, same_outcome, small, with_payload
-from flwr.app import Message
+from flwr.app import Error, Message
 from local_grid import NODE, LocalGrid, local_nodes
 
 from fedfeat.algorithm.engine import Lost
+from fedfeat.engines.flower.app import show_log
+from fedfeat.engines.flower.codec import Packed, pack
 from fedfeat.engines.flower.messages import from_records
 from fedfeat.federation import loop
 from fedfeat.methods.fedcbdr.leverage import allot_by_class
@@ -99,3 +103,50 @@ def test_a_round_that_leads_to_no_model_is_thrown_away_and_the_run_goes_on(
     loaded = folder.checkpoints.load()
     assert loaded is not None
     assert loaded[0].weights.isfinite().all()
+
+
+FORGED = "ok\n2026-01-01 00:00:00 WARNING all is well\r\x1b[2J\u202e" + 3_000_000 * "x"
+
+
+@pytest.fixture
+def server_log(tmp_path: Path) -> Iterator[Path]:
+    """The server's log as its process writes it."""
+    logger = logging.getLogger("fedfeat")
+    kept, logger.handlers = logger.handlers, []
+    show_log(dates=True, file=tmp_path / "server.log")
+    yield tmp_path / "server.log"
+    logger.handlers = kept
+    logger.propagate = True
+
+
+@pytest.mark.parametrize("where", ["failed", "entry", "hello", "refused", "classes", "error", "unreadable"])
+def test_a_clients_words_are_one_short_line_wherever_they_are_kept(
+    tmp_path: Path, server_log: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_for(tmp_path, "finetune", quorum=0.3)
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz", known_ids=False)
+    hostile = nodes[NODE + VICTIM]
+    hello, ask = hostile.hello, hostile.ask
+    words: dict[str, Any] = {
+        "hello": {"name": FORGED},
+        "refused": {"refused": FORGED},
+        "classes": {"classes": [FORGED]},
+    }
+    monkeypatch.setattr(hostile, "hello", lambda header: {**hello(header), **words.get(where, {})})
+    if where == "failed":
+        monkeypatch.setattr(hostile, "ask", lambda *asked: ({"failed": FORGED}, pack({})))
+    if where == "entry":
+        monkeypatch.setattr(hostile, "ask", lambda *asked: (ask(*asked)[0], pack({"samples": 3, FORGED: 1})))
+    if where == "unreadable":
+        monkeypatch.setattr(hostile, "ask", lambda *asked: (ask(*asked)[0], Packed(f'[["{FORGED!r}", 1, 2]]', {})))
+    grid = LocalGrid(nodes)
+    if where == "error":
+        grid.fault = lambda node, reply: Error(1, FORGED) if node == NODE + VICTIM else reply
+    RunFolder.create(tmp_path / "run", config, {})
+    run_in(tmp_path / "run", grid)
+    lines = server_log.read_text()
+    assert not re.search(r"^\S+ \S+ WARNING all is well", lines, re.MULTILINE)
+    for path in (server_log, *(tmp_path / "run" / name for name in ("events.jsonl", "result.json", "federation.json"))):
+        text = path.read_text()
+        assert len(text) < 50_000, path.name
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f\u202e]|\\\\u001b|\\\\n2026", text), path.name

@@ -77,6 +77,14 @@ def test_a_client_with_the_servers_plugin_takes_part_with_its_own_file(tmp_path:
         assert len(client.hello(greeting(plugins=odd))["refused"]) < 400
 
 
+def test_an_error_of_a_client_with_public_data_names_no_local_path(tmp_path: Path) -> None:
+    data = tmp_path / "jane-doe" / "toy.npz"
+    settings = ClientSettings(tmp_path / "state", "a", device="cpu")
+    hello = FederationClient(settings, ClientData(data)).hello(greeting())
+    assert hello["refused"].endswith("see the client's log")
+    assert "jane-doe" not in str(hello)
+
+
 def test_the_server_tells_its_plugins_by_name_and_checksum(tmp_path: Path) -> None:
     entry = write_plugin(tmp_path / "ours.py", "ours")
     table = config_to_send(toy_config("finetune", plugins=[entry]))

@@ -83,6 +83,12 @@ def server(
         deploy.server(path / "federation", host=host, port=port, keys=known, database=database) as started,
     ):
         console.print(f"waiting for {planned.scenario.clients} clients at {started.address}")
+        if known is not None and len(known.clients) < planned.scenario.clients:
+            console.print(
+                f"only {len(known.clients)} clients have a key in {keys}, so the others cannot join: add keys with "
+                "'fedfeat keys --add', or start with fewer --clients",
+                style="yellow",
+            )
         _watch(started, run)
 
 

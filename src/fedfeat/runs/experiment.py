@@ -11,7 +11,7 @@ from typing import Any
 from fedfeat.algorithm.method import Method
 from fedfeat.config import Config
 from fedfeat.core.errors import CheckpointError, ConfigError
-from fedfeat.core.files import write_json
+from fedfeat.core.files import remove_leftovers, sha256, write_json
 from fedfeat.core.lock import lock_folder
 from fedfeat.data import Dataset, fingerprint, load_dataset
 from fedfeat.data.owned import metadata_only
@@ -68,8 +68,9 @@ def _refuse_federation(folder: RunFolder) -> None:
 def go_on(folder: RunFolder, listeners: tuple[Listener, ...] = (), engine: EngineFactory = make_engine) -> Result:
     """Continue an interrupted run in a folder that the caller has to itself."""
     path = folder.path
+    remove_leftovers(path)
     config = folder.config()
-    loaded = folder.checkpoints.load()
+    loaded = folder.checkpoints.load(alone=True)
     if loaded is not None:
         refuse_other_run(path, config, loaded[2]["config"])
     done = folder.result()
@@ -86,7 +87,7 @@ def go_on(folder: RunFolder, listeners: tuple[Listener, ...] = (), engine: Engin
             f"{path}: the data set {config.data.name!r} found now is not the one the run began with; "
             "point data.path to the original files"
         )
-    folder.cut_events(manifest["events_size"])
+    folder.cut_events(manifest["events_size"], manifest.get("events_sha256"))
     experiment.engine.restore(states)
     progress.move_to(experiment.engine.device)
     return experiment.run(folder, progress, listeners)
@@ -210,6 +211,7 @@ class Experiment:
                 "config": deciding_settings(self.config),
                 "data": self.fingerprint,
                 "events_size": folder.events_size(),
+                "events_sha256": sha256(folder.events_path),
                 CARD: self.card.model_dump(mode="json"),
             }
             folder.checkpoints.save(progress, self.engine.states, self.engine.touched, extra)

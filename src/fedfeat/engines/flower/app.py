@@ -14,6 +14,7 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedfeat import __version__
+from fedfeat.core.errors import one_line
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
 from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.messages import ASK, HELLO, from_records, to_records
@@ -48,6 +49,7 @@ clientapp = "fedfeat_client:client"
 folder = ""
 """
 
+MOST_LOGGED = 2000  # characters of a message in a log
 client = ClientApp()
 
 
@@ -98,13 +100,27 @@ def show_log(*, dates: bool = False, file: Path | None = None) -> None:
         handler = logging.StreamHandler(sys.stdout) if file is None else logging.FileHandler(file)
         level = "" if file is None else "%(levelname)s "
         form = f"%(asctime)s {level}%(message)s" if dates else "%(message)s"
-        handler.setFormatter(logging.Formatter(form, datefmt="%Y-%m-%d %H:%M:%S"))
+        handler.setFormatter(OneLine(form, datefmt="%Y-%m-%d %H:%M:%S"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
     flower = logging.getLogger("flwr")
     flower.setLevel(logging.WARNING)
     flower.addFilter(_first_line)
+
+
+class OneLine(logging.Formatter):
+    """A line per message, whatever a stranger's words in it hold; lines of a traceback are indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (the library's name)
+        """Return the line."""
+        record.message = one_line(record.message, MOST_LOGGED)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Return the traceback."""
+        lines = super().formatException(ei)[-MOST_LOGGED:].splitlines()
+        return "\n".join("    " + one_line(line, MOST_LOGGED) for line in lines)
 
 
 def _first_line(record: logging.LogRecord) -> bool:

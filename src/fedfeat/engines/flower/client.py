@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
-import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,8 @@ from fedfeat.algorithm.client import EXEMPLARS
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.sent import Sent
 from fedfeat.config import Config
-from fedfeat.core.errors import FedfeatError
-from fedfeat.core.files import write_json
+from fedfeat.core.errors import FedfeatError, one_line
+from fedfeat.core.files import remove_leftovers, write_json
 from fedfeat.core.payload import SHARED, Payload, State, tensor_of, value_bytes
 from fedfeat.data import fingerprint
 from fedfeat.data.owned import held_classes
@@ -99,14 +99,13 @@ class FederationClient:
         return {"failed": reason}, pack({})
 
     def _reason(self, what: str, header: Header, error: Exception) -> str:
-        """Log an error in full and return what the server may know of it: names of private files stay here."""
+        """Log an error in full and return what the server may know of it: paths and private files stay here."""
         kind, lines = type(error).__name__, str(error).splitlines()
         ours = isinstance(error, FedfeatError)
-        if not ours:
-            log.error("%s", "".join(traceback.format_exception(error)))
         whole = str(error) if ours else f"{kind}: {lines[0] if lines else ''}"
-        log.error("%s: %s", what, whole)
-        return f"{kind}: see the client's log" if self._owns_data(header) else whole
+        log.error("%s: %s", what, whole, exc_info=None if ours else error)
+        hidden = self._owns_data(header) or re.search(r"[/\\]", whole)
+        return f"{kind}: see the client's log" if hidden else one_line(whole)
 
     def _owns_data(self, header: Header) -> bool:
         """Tell whether a run is on images of the client's own; what cannot be read is taken for one."""
@@ -125,6 +124,7 @@ class FederationClient:
             if self.run is not None and (self.run.name, self.run.table) == (name, table):
                 return self.run
             config = config_received(table, engine=self.settings.engine(), plugins=list(self.settings.plugins))
+            remove_leftovers(folder)
             self.run = ClientRun(name, table, config, self.data, Store(folder / "store"))
         return self.run
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.method import Method
 from fedfeat.config import Config
+from fedfeat.core.errors import one_line
 from fedfeat.core.payload import Payload, State, number_of
 from fedfeat.data import Dataset, fingerprint
 from fedfeat.engines.flower.codec import CodecError, Packed, pack, unpack
@@ -73,7 +74,8 @@ class FlowerEngine(InProcessEngine):
         own = packed - packing + time.perf_counter() - arrived
         self._account = _account(answers, packing - started, arrived - packed, own)
         for client in sorted(replies):
-            yield client, replies.pop(client)
+            reply = replies.pop(client)
+            yield client, Lost(reply.fate, one_line(reply.reason)) if isinstance(reply, Lost) else reply
 
     def exemplars(self) -> int:
         """Return how many exemplars clients say they keep."""
