@@ -138,6 +138,7 @@ class EventTail:
 
     def _read_warnings(self) -> None:
         warnings = self._warnings()
+        self.warned = min(self.warned, len(warnings))  # a full log was begun anew
         for text in warnings[self.warned :]:
             self._tell({"event": "warning", "text": text})
         self.warned = len(warnings)
@@ -159,6 +160,7 @@ class EventTail:
 def read_lines(path: Path, position: int) -> tuple[list[str], int]:
     """Return the whole lines after a position of a file that grows, and the position after them."""
     with path.open("rb") as file:
+        position = position if position <= path.stat().st_size else 0  # a full log was begun anew
         file.seek(position)
         whole, newline, _ = file.read().rpartition(b"\n")
     return [line.decode(errors="replace") for line in whole.splitlines()], position + len(whole) + len(newline)

@@ -129,7 +129,7 @@ def _read_file(path: Path) -> SavedModel:
 def _checksum(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
-        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

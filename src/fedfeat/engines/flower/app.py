@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedfeat import __version__
 from fedfeat.core.errors import one_line
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
 from fedfeat.engines.flower.client_data import ClientData
+from fedfeat.engines.flower.guard import LARGEST_LOG
 from fedfeat.engines.flower.messages import ASK, HELLO, from_records, to_records
 
 CLIENT_SHIM = """from fedfeat.engines.flower.app import client
@@ -97,7 +99,9 @@ def show_log(*, dates: bool = False, file: Path | None = None) -> None:
     """Print our log lines to the standard output, or write them to a file; of Flower's only warnings."""
     logger = logging.getLogger("fedfeat")
     if not logger.handlers:
-        handler = logging.StreamHandler(sys.stdout) if file is None else logging.FileHandler(file)
+        handler: logging.Handler = logging.StreamHandler(sys.stdout)
+        if file is not None:
+            handler = RotatingFileHandler(file, maxBytes=LARGEST_LOG, backupCount=1)
         level = "" if file is None else "%(levelname)s "
         form = f"%(asctime)s {level}%(message)s" if dates else "%(message)s"
         handler.setFormatter(OneLine(form, datefmt="%Y-%m-%d %H:%M:%S"))
