@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,17 +127,21 @@ class Federation:
         for name in now.shared:
             now.delivered[name] |= set(clients)
 
-    def _note_losses(self) -> None:
-        """Note who lost its state and has none of the shared tensors any more."""
+    def _note_losses(self, where: Mapping[str, int]) -> None:
+        """Note who lost its state: it has none of the shared tensors any more, and no exemplars."""
         for holders in self.progress.delivered.values():
             holders -= self.engine.lost_state
+        left = self.engine.exemplars() if self.engine.lost_state else 0
+        self.progress.lost_states += [
+            {**where, "client": client, "exemplars": left} for client in sorted(self.engine.lost_state)
+        ]
         self.engine.lost_state.clear()
 
     def _note_outcomes(self, task: int, round: int) -> list[ExchangeOutcome]:
         """Keep a record of exchanges that not every asked client answered, and of states that were lost."""
-        self._note_losses()
-        outcomes = self.exchange.take_outcomes()
         where = {"task": task + 1, "round": round + 1}
+        self._note_losses(where)
+        outcomes = self.exchange.take_outcomes()
         self.progress.shortfalls += [
             {**where, "op": o.op, "clients": o.asked, **o.record()} for o in outcomes if not o.whole
         ]

@@ -69,6 +69,7 @@ class CheckpointFolder:
             "images_trained": progress.images_trained,
             "seconds": progress.seconds,
             "shortfalls": progress.shortfalls,
+            "lost_states": progress.lost_states,
             "files": {
                 server: sha256(self.folder / server),
                 **{f"clients/{name}": digest for name, (_, digest) in sorted(self.shards.items())},
@@ -219,6 +220,7 @@ def _read_progress(path: Path, manifest: Mapping[str, Any]) -> Progress:
         images_trained=manifest["images_trained"],
         seconds=manifest["seconds"],
         shortfalls=manifest.get("shortfalls", []),
+        lost_states=manifest.get("lost_states", []),
     )
 
 

@@ -261,6 +261,7 @@ def summarise(config: Config, scenario: Scenario, progress: Progress, notes: Seq
         "bytes_down": traffic.total("down"),
         "traffic": dict(sorted(traffic.counts.items())),
         "rounds_with_fewer_clients": progress.shortfalls,
+        **({"lost_states": progress.lost_states} if progress.lost_states else {}),
         "images_trained": progress.images_trained,
         "images_per_second": progress.images_trained / progress.seconds if progress.seconds else 0.0,
         "seconds": progress.seconds,

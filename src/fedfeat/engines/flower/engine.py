@@ -15,7 +15,7 @@ from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.method import Method
 from fedfeat.config import Config
 from fedfeat.core.errors import one_line
-from fedfeat.core.payload import Payload, State, number_of
+from fedfeat.core.payload import SHARED, Payload, State, number_of
 from fedfeat.data import Dataset, fingerprint
 from fedfeat.engines.flower.codec import CodecError, Packed, pack, unpack
 from fedfeat.engines.flower.messages import ASK, PROTOCOL, Channel, Header, Reply, Request, config_to_send
@@ -29,6 +29,7 @@ from fedfeat.engines.flower.screen import (
     odd_ones,
     seconds_of,
 )
+from fedfeat.engines.flower.silence import Silence
 from fedfeat.engines.flower.update_norms import oversized
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
@@ -53,6 +54,8 @@ class FlowerEngine(InProcessEngine):
         greeting = {"protocol": PROTOCOL, "config": config_to_send(config), "data": fingerprint(dataset)}
         self.roster = Roster(folder, channel, scenario.num_clients, greeting, config.federation.deadline)
         self.sends = {**method.sends, **declared_losses(method), **(SENDS if dataset.private else {})}
+        self.silence = Silence(config.federation.deadline)
+        self._lost: dict[int, int] = {}  # the task in which a client last lost its state
         self._met = False  # whether the clients were awaited once
         self._account: dict[str, Any] = {}
 
@@ -62,11 +65,16 @@ class FlowerEngine(InProcessEngine):
         self._gather(set(requests))
         members = self.roster.members
         packing = time.perf_counter()
-        messages = self._messages(op, {k: r for k, r in requests.items() if k in members})
+        resting = self.silence.resting(requests, needed(self.config.federation.quorum, len(requests)))
+        asked = {k: r for k, r in requests.items() if k in members and k not in resting}
+        messages = self._messages(op, asked)
         packed = time.perf_counter()
-        answers: dict[int, Reply | Lost] = dict(self.channel.send(ASK, messages, self.config.federation.deadline))
+        answers = self._send(op, messages)
+        answers |= self._send(op, self._messages(op, self._told_again(op, asked, answers)))
+        self.silence.note(op, answers)
         arrived = time.perf_counter()
         replies: dict[int, Payload | Lost] = {k: Lost("missing", "not connected") for k in requests if k not in members}
+        replies |= resting
         replies |= {k: self._read(k, op, requests[k], answer) for k, answer in answers.items()}
         whole = {k: r for k, r in replies.items() if not isinstance(r, Lost)}
         for client, fault in {**self._oversized(op, requests, whole), **odd_ones(whole, self.sends)}.items():
@@ -88,6 +96,26 @@ class FlowerEngine(InProcessEngine):
     def restore(self, states: Mapping[int, State]) -> None:
         """Take up what the server remembers of clients' states."""
         self.states = {k: dict(s) for k, s in states.items()}
+
+    def _send(self, op: str, messages: Mapping[int, Request]) -> dict[int, Reply | Lost]:
+        return dict(self.channel.send(ASK, messages, self.silence.deadline(op))) if messages else {}
+
+    def _told_again(
+        self, op: str, requests: Mapping[int, Payload], answers: Mapping[int, Reply | Lost]
+    ) -> dict[int, Payload]:
+        """Note who lost its state, at most once per task, and return what to ask it anew, with what all share."""
+        again = {}
+        for client, answer in answers.items():
+            if not isinstance(answer, Reply) or not answer.header.get("forgot") or fault_of_header(answer.header):
+                continue
+            if self._lost.get(client) == self.task:
+                continue
+            self._lost[client] = self.task
+            self._remember(client, answer.header)
+            self.lost_state.add(client)
+            shared = {SHARED + name: value for name, value in self.shared.items()} if op == TRAIN else {}
+            again[client] = {**requests[client], **shared}
+        return again
 
     def _gather(self, clients: set[int]) -> None:
         """Wait for all clients once, and later only if fewer than the quorum are there."""
@@ -135,8 +163,6 @@ class FlowerEngine(InProcessEngine):
             return Lost("failed", unfit)
         if GENERATION in header:
             self._remember(client, header)
-        if header.get("forgot"):
-            self.lost_state.add(client)
         if header.get("failed"):
             return Lost("failed", str(header["failed"]))
         try:

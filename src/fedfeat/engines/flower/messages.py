@@ -34,6 +34,7 @@ SMALL = 1 << 20  # bytes
 
 # Flower's word that a node or its message is gone; every other error is the client's own failure.
 MISSING = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
+NO_REPLY = "no reply within"  # of a client that kept silent until the deadline
 CANNOT_RUN = {ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.INVALID_FAB}
 HINT = "; install the same versions of fedfeat and flwr on all machines"
 
@@ -155,7 +156,7 @@ class Channel:
             if waiting:
                 time.sleep(self.poll)
         for key in waiting.values():
-            yield key, Lost("missing", f"no reply within {deadline:g} s")
+            yield key, Lost("missing", f"{NO_REPLY} {deadline:g} s")
 
 
 def _read(message: Message, after: float) -> Reply | Lost:
