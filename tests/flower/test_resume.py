@@ -20,8 +20,8 @@ from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.codec import pack
 from fedfeat.engines.flower.messages import PROTOCOL, config_to_send, from_records
 from fedfeat.federation.exchange import TooFewClients
-from fedfeat.runs import deploy
 from fedfeat.report.run import read_run
+from fedfeat.runs import deploy
 from fedfeat.runs.experiment import resume
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in

@@ -29,7 +29,7 @@ class Silence:
         self._rests: dict[int, int] = {}  # exchanges that are left
 
     def deadline(self, op: str) -> float:
-        """Return how long replies to an operation are awaited: ten times the slowest so far, or all the time there is."""
+        """Return how long replies to an operation are awaited: ten times the slowest so far, all the time at first."""
         seen = self._slowest.get(op)
         return self.most if seen is None else min(self.most, max(PATIENCE * seen, SHORTEST))
 
