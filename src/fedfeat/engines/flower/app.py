@@ -20,6 +20,7 @@ from fedfeat.engines.flower.client import ClientSettings, FederationClient
 from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.guard import LARGEST_LOG
 from fedfeat.engines.flower.messages import ASK, HELLO, from_records, to_records
+from fedfeat.engines.flower.policy import ClientPolicy, read_policy
 
 CLIENT_SHIM = """from fedfeat.engines.flower.app import client
 
@@ -72,6 +73,7 @@ def make_client(config: dict[str, Any]) -> FederationClient:
         device=str(config.get("device", "auto")),
         threads=int(config["threads"]) if "threads" in config else None,
         plugins=tuple(p for p in str(config.get("plugins", "")).split(":") if p),
+        policy=read_policy(Path(str(config["policy"]))) if config.get("policy") else ClientPolicy(),
     )
     return FederationClient(settings, ClientData(Path(data) if data else None))
 

@@ -95,6 +95,13 @@ class Store:
         self.state = self._load(self.now)
         return None
 
+    def may_answer(self, place: Place, op: str, request: str) -> bool:
+        """Tell whether a request is the next one, or the very one that was answered at its place."""
+        at = [e for e in self.entries if (e.place, e.op) == (place, op)]
+        if at:
+            return at[0].request == request
+        return not self.entries or place >= self.entries[-1].place
+
     def after(self, place: Place, op: str) -> Snapshot:
         """Return the state that an exchange in the journal ended with."""
         return next(e.after for e in self.entries if (e.place, e.op) == (place, op))
@@ -226,6 +233,35 @@ class Store:
         for path in (*(self.folder / "objects").glob("*"), *(self.folder / COPIES).glob("*")):
             if path.name not in needed:
                 path.unlink(missing_ok=True)
+
+
+class UpdateAccount:
+    """What a client counts over all runs, in ``account.json``: updates that left, and who it is in each run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / "account.json"
+        kept = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.updates: int = kept.get("updates", 0)
+        self.clients: dict[str, int] = kept.get("clients", {})
+
+    def add(self) -> None:
+        """Count an update; it may leave when this returns."""
+        self.updates += 1
+        self._write()
+
+    def client(self, run: str, asked: int) -> int:
+        """Return which client this is in a run: whoever the first request took it for."""
+        if run not in self.clients:
+            self.clients[run] = asked
+            self._write()
+        return self.clients[run]
+
+    def bytes(self) -> int:
+        """Return how much is kept for servers."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+
+    def _write(self) -> None:
+        write_json(self.path, {"updates": self.updates, "clients": self.clients})
 
 
 def _digest(journal: Any) -> str:
