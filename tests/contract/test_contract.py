@@ -27,6 +27,7 @@ from toy import NUM_CLASSES, PER_CLASS, scenario_from, toy_config, toy_dataset, 
 ALWAYS = {"weights", "samples"}
 # The parts that most others are made of; make quick holds only these to the contract.
 QUICK = ("finetune", "fedlwf", "fedcbdr+feat", "refed+moon", "fedcbdr+scaffold")
+RULES = ("median", "trimmed_mean", "krum", "multi_krum", "norm_bounding")
 EVENTS = 9  # 3 tasks x (2 rounds + 1 end of task)
 
 
@@ -307,3 +308,29 @@ def test_all_methods_share_split_and_initial_weights(method: str, tmp_path: Path
             assert np.array_equal(ours.scenario.samples(task, client), reference.scenario.samples(task, client))
     pairs = zip(ours.engine.network.backbone.parameters(), reference.engine.network.backbone.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_robust_rules_hold_every_number_that_is_joined(method: str, tmp_path: Path) -> None:
+    """One of three clients sends everything a hundred thousandfold; each method meets one of the rules."""
+    rule = RULES[all_methods().index(method) % len(RULES)]
+    train = {"rounds": 1, "local_epochs": 1, "robust": rule, "attackers": 0.4}
+    experiment = Experiment(toy_config(method, train=train, scenario={"tasks": 2}), toy_dataset())
+    engine, ask = experiment.engine, experiment.engine.ask
+
+    def attacked(op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
+        for client, reply in ask(op, requests):
+            if client == 1 and not isinstance(reply, Lost):
+                reply = {k: 1e5 * v if _is_joined(k, v) else v for k, v in reply.items()}
+            yield client, reply
+
+    engine.ask = attacked  # type: ignore[method-assign]
+    progress = Progress()
+    experiment.run(experiment.new_folder(tmp_path / "run"), progress, ())
+    numbers = [progress.weights, *progress.tensors.values(), *(torch.tensor(v) for v in progress.numbers.values())]
+    assert all(float(value.double().abs().max()) < 1e3 for value in numbers), rule
+
+
+def _is_joined(name: str, value: object) -> bool:
+    """Whether an entry is joined with those of others, and not a number of samples or a row per sample."""
+    tensor = isinstance(value, torch.Tensor) and value.is_floating_point() and name != "features"
+    return tensor or (isinstance(value, float) and not name.startswith("loss."))

@@ -82,3 +82,14 @@ def test_same_bytes_as_in_process(method: str, tmp_path: Path) -> None:
     ]
     assert events[0] == events[1]
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("rule", ["median", "multi_krum"])
+def test_robust_rules_are_the_same_on_both_engines(rule: str, tmp_path: Path) -> None:
+    here, there = (
+        c.model_copy(update={"train": c.train.model_copy(update={"robust": rule})})
+        for c in both("fedcbdr+feat", tmp_path)
+    )
+    start(here, tmp_path / "here")
+    federated(there, tmp_path / "there", LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz")))
+    assert weights(tmp_path / "there") == weights(tmp_path / "here")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fedfeat.federation.evaluation import gather_tables
 from fedfeat.federation.exchange import Exchange, ExchangeOutcome
 from fedfeat.federation.metrics import after_task
 from fedfeat.federation.progress import Progress
+from fedfeat.federation.robust import joined
 from fedfeat.scenario import Scenario
 
 Event = dict[str, Any]
@@ -49,7 +51,8 @@ class Federation:
         engine.shared = progress.shared
         self.folder = folder
         self.remote = config.engine.name == "flower"  # clients are strangers
-        self.exchange = Exchange(engine, progress.traffic, quorum=config.federation.quorum)
+        join = partial(joined, sends=method.sends, settings=config.train) if config.train.robust != "none" else None
+        self.exchange = Exchange(engine, progress.traffic, quorum=config.federation.quorum, join=join)
 
     def run(self, emit: Listener, save: Saver) -> None:
         """Walk tasks and rounds; ``emit`` hears of everything, ``save`` may write a checkpoint."""
