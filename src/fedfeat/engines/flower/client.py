@@ -94,12 +94,12 @@ class FederationClient:
 
     def _accept(self, header: Header) -> None:
         """Keep what the server says a run is; later it may not say otherwise, nor go beyond the policy."""
-        path, table = self._folder(header["run"]) / "config.json", header["config"]
+        path, table = self._folder(header["run"]) / "config.json", json.loads(json.dumps(header["config"]))
+        self.settings.policy.check_run(self._received(table))
         if path.exists():
             before = json.loads(path.read_text())
             if changed := [key for key in differing_keys(before, table) if not key.startswith("engine.")]:
                 raise PolicyError(f"the server changed settings of a run that has begun ({', '.join(changed):.200})")
-        self.settings.policy.check_run(self._received(table))
         write_json(path, table)
 
     def _received(self, table: Any) -> Config:
