@@ -32,6 +32,7 @@ navigation = {
             "engines",
             "flower",
             "privacy",
+            "robust",
         ],
         "Reference": ["metrics", "configuration", "methods/index", "communication", "calibration", "api/index"],
         "Results": ["digits", "reproduction", "figures"],

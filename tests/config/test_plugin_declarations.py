@@ -83,7 +83,7 @@ def test_its_entries_are_in_the_privacy_statement(result: Result) -> None:
     ("entry", "fault"),
     [
         ({}, None),
-        ({"mine.confidence": 1.2}, "mine.confidence: expected values from 0 to 1, got 1.2"),
+        ({"mine.confidence": 1.2}, "mine.confidence: expected values of at most 1, got 1.2"),
         ({"mine.held": -1}, "mine.held: expected values of at least 0, got -1"),
         ({"mine.other": 1}, "mine.other: not among what this method sends"),
     ],
@@ -93,7 +93,8 @@ def test_its_replies_are_screened(folder: Path, entry: Payload, fault: str | Non
     method = make_config(toy_table(method="replay+cool", plugins=["mine.py"]), folder=folder).build_method()
     request: Payload = {"weights": torch.zeros(3)}
     reply: Payload = {**request, "samples": 2, "mine.confidence": 0.5, "mine.held": 2, **entry}
-    assert fault_of("train", request, reply, method.sends, {"trained": 3, "C": 2, "N": 2}) == fault
+    sizes = {"task": 0, "trained": 3, "C": 2, "N": 2, "n": 9}
+    assert fault_of("train", request, reply, method.sends, sizes) == fault
 
 
 def test_its_prediction_has_its_label_in_the_report_even_where_the_plugin_is_unknown(

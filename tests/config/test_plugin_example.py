@@ -53,12 +53,12 @@ def test_the_document_shows_the_whole_example() -> None:
 
 
 @pytest.mark.docs
-def test_the_first_command_of_the_document_trains_with_both_of_its_parts(
+def test_the_first_command_with_the_example_trains_with_both_of_its_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The tests of the documents run the others."""
     monkeypatch.chdir(ROOT)
-    program, *arguments = shlex.split(blocks("sh")[0].splitlines()[0])
+    program, *arguments = shlex.split(COMMANDS[0])
     assert program == "fedfeat"
     call(*arguments, *QUICK, "--out", tmp_path / "run")
     result = json.loads((tmp_path / "run" / "result.json").read_text())

@@ -104,7 +104,8 @@ def test_the_term_is_named_before_the_sum_of_all_terms() -> None:
 
 def test_rejected_replies_of_a_federation_count_as_divergence_only_if_none_is_left(tmp_path: Path) -> None:
     federation = object.__new__(loop.Federation)
-    federation.config, federation.folder, federation.saved = toy_config("finetune"), None, ""
+    federation.config, federation.folder = toy_config("finetune"), None
+    federation.saved, federation.remote = "", True
     rejected = ExchangeOutcome("train", 2, lost={0: Lost("failed", f"weights: {NOT_FINITE}")})
     away = ExchangeOutcome("train", 2, lost={0: Lost("missing", "no reply")})
     federation._refuse_divergence(Average(FINE, {1: {"samples": 4, "loss.ce": 1.0}}, 4), rejected, 0, 0)

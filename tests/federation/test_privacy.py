@@ -116,15 +116,17 @@ def test_a_simulation_with_noise_can_be_repeated(tmp_path: Path) -> None:
     assert not torch.equal(first, quiet)
 
 
-def test_noise_of_a_client_with_a_secret_is_never_the_same() -> None:
+def test_noise_of_a_client_with_a_secret_belongs_to_the_request() -> None:
     engine = Experiment(toy_config("finetune", model=GROUP, privacy={"clip": 1.0, "noise": 1.0}), toy_dataset()).engine
     received = engine.begin_task(0)
     simulated = engine.client(0)
     owner = replace(simulated, secret=11)
-    assert noise_for(simulated).integers(2**62) == noise_for(simulated).integers(2**62)
-    assert noise_for(owner).integers(2**62) != noise_for(owner).integers(2**62)
-    sent = [protect({"weights": received.clone()}, {"weights": received}, owner)["weights"] for _ in range(2)]
-    assert not torch.equal(*sent)  # type: ignore[arg-type]
+    sent, other = torch.zeros(3), torch.tensor([0.0, 0.0, 1e-9])
+    assert noise_for(simulated, sent).integers(2**62) == noise_for(simulated, other).integers(2**62)
+    assert noise_for(owner, sent).integers(2**62) == noise_for(owner, sent).integers(2**62)
+    assert noise_for(owner, sent).integers(2**62) != noise_for(owner, other).integers(2**62)
+    twice = [protect({"weights": received.clone()}, {"weights": received}, owner)["weights"] for _ in range(2)]
+    assert torch.equal(*twice), "asked again, it tells nothing new"  # type: ignore[arg-type]
 
 
 def test_a_client_without_samples_sends_no_noise() -> None:

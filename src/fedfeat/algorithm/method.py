@@ -188,6 +188,7 @@ class Method:
     variants: Mapping[str, Prediction] = field(default_factory=dict)  # other predictions to evaluate for the record
     energies: EnergyMeasure = field(default_factory=EnergyMeasure)  # how an evaluation measures those of test features
     sends: Mapping[str, Sent] = field(default_factory=dict)  # by name, from the declarations of the method's parts
+    sizes: Mapping[str, int] = field(default_factory=dict)  # of symbols in declared shapes that settings decide
     notes: tuple[str, ...] = ()  # what the log and the result should say about this method
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ The screening of replies, the privacy statement, the documents and the communica
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ SYMBOLS = {
 OF_THE_CLIENT = frozenset({"n", "h"})  # sizes that differ from client to client
 OFTEN = {"": "once per task", "R": "every round", "S": "rounds with a server step", "run": "once"}
 ROUNDING = 1e-3  # by which a value may lie outside its range
+LARGEST = 1e9  # of any number: sums over clients and squares of such numbers are still float32
 
 Kind = Literal["number", "count", "class"]
 Shape = tuple[str | int, ...]
@@ -42,20 +43,23 @@ class Sent:
     """An entry besides the weights, losses and numbers of samples of training.
 
     An entry answers (up) or belongs to (down) one operation. Sizes in ``shape`` are numbers or ``SYMBOLS``. Values of
-    the kind ``count`` are whole and not negative; those of the kind ``class`` are ids of seen classes, which say what
-    the ``h`` rows of the operation's other entries belong to.
+    the kind ``count`` are whole, not negative and no more than the samples that a client may have; those of the kind
+    ``class`` are ids of seen classes, which say what the ``h`` rows of the operation's other entries belong to.
     """
 
     entry: str  # direction/operation/name, as in the traffic of a result; a name may end in ``*``
     meaning: str = ""
     shape: Shape | None = ()  # a single number by default; None where nothing is known of it
     kind: Kind = "number"
-    low: float = -math.inf
-    high: float = math.inf
+    low: float = -LARGEST
+    high: float | str = LARGEST  # a number or one of ``SYMBOLS`` that the server knows
     item: int = 4  # bytes of a number
     often: str | None = None  # a key of ``OFTEN``; by default every round in training, and once in what follows it
     at_most: bool = False  # ``shape`` is an upper bound
     always: bool = False  # whoever is asked has an answer: an empty reply is a fault
+    optional: bool = False  # some clients send it and others do not
+    from_task: int = 1  # the first task (counted from 1) in which it is sent
+    asked_by: str = ""  # the entry of a request that it answers, where not every request has it
     when: Callable[[Any], bool] | None = None  # settings of the part with which it is sent; all of them by default
     remark: str = ""  # a word more for the documents
     reveals_update: str = ""  # why the server can compute the update from it, if it can: noise would protect nothing
@@ -99,6 +103,10 @@ class Sent:
     def same_for_all(self) -> bool:
         """Whether every client sends the same shape."""
         return self.shape is not None and OF_THE_CLIENT.isdisjoint(self.shape)
+
+    def expected(self, task: int, request: Collection[str]) -> bool:
+        """Tell whether a client with samples sends it in a task (counted from 0), asked like this."""
+        return task + 1 >= self.from_task and (not self.asked_by or self.asked_by in request)
 
     def bytes(self, symbols: Mapping[str, float]) -> float:
         """Return the formula's value."""

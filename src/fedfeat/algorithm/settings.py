@@ -36,6 +36,15 @@ class TrainSettings(Settings):
     aggregation: Literal["uniform", "samples"] = Field(
         "uniform", description="weight of a client in the average: equal, or by its number of samples"
     )
+    robust: Literal["none", "median", "trimmed_mean", "krum", "multi_krum", "norm_bounding"] = Field(
+        "none", description="rule against clients that do harm, for every number that the server joins"
+    )
+    attackers: float = Field(
+        0.2, ge=0, lt=0.5, description="share of clients that robust rules trim on each side, or that Krum expects"
+    )
+    norm_bound: float | None = Field(
+        None, gt=0, description="largest norm of an update under norm_bounding; unset: the median of its round"
+    )
     model_selection: Literal["last", "lowest_train_loss", "mean"] = Field(
         "last",
         description="which model a task ends with: that of the last round, of the round with the lowest training "

@@ -84,6 +84,12 @@ def server(
         deploy.server(path / "federation", host=host, port=port, keys=known, database=database) as started,
     ):
         console.print(f"waiting for {planned.scenario.clients} clients at {started.address}")
+        if known is not None and len(known.clients) < planned.scenario.clients:
+            console.print(
+                f"only {len(known.clients)} clients have a key in {keys}, so the others cannot join: add keys with "
+                "'fedfeat keys --add', or start with fewer --clients",
+                style="yellow",
+            )
         _watch(started, run)
 
 
@@ -102,17 +108,22 @@ def client(
     device: Device = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default is the server's setting")] = None,
     plugin: Plugins = None,
+    policy: Annotated[Path | None, typer.Option(help="what may leave this client, whatever the server asks")] = None,
     stock: Stock = False,
 ) -> None:
     """Take part in a federation: connect, wait for work, keep the data here. Runs until it is stopped."""
     deploy = _deploy()
     from fedfeat.engines.flower.addresses import check_server, split_address
     from fedfeat.engines.flower.keys import read_client_keys
+    from fedfeat.engines.flower.policy import read_policy
 
     host, port = split_address(server)
     known = None if keys is None else read_client_keys(keys)
     called = name or (known.name if known else socket.gethostname())
     options = _options(data, device, plugin or (), model=model, threads=threads, client=client)
+    if policy is not None:
+        read_policy(policy)  # a mistake in it is said here, and not in a log
+        options["policy"] = str(policy.absolute())
     folder = state or Path("runs") / "clients" / called
     process = deploy.client(folder, called, f"{host}:{port}", options, keys=known, stock=stock)
     console.print(f"{called}: server {host}:{port}, state in {folder}, log in {process.log}; Ctrl-C ends it")
@@ -222,6 +233,8 @@ class FederationProgress(RunProgress):
             f"task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}: "
             f"{event['replied']} of {event['clients']} clients in {event['seconds']:.1f} s ({took}), {sent}, {losses}"
         )
+        if "discarded" in event:
+            self.console.print(f"  thrown away, the model stays as it was: {event['discarded']}", style="yellow")
         for fate in ("failed", "missing"):
             for client, reason in event[fate].items():
                 self.console.print(f"  client {client} {fate}: {reason}", style="yellow")

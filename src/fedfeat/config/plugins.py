@@ -83,6 +83,21 @@ def loaded_file(entry: str) -> tuple[str, str, bytes]:
     return Path(path).name, digest, _sources[digest]
 
 
+def refuse_missing(named: Any, own: Sequence[str]) -> None:
+    """Refuse to run without a plugin that somebody else runs with: it is looked for among one's own, never loaded.
+
+    :param named: what the other side says it runs with, pinned; anything may come.
+    """
+    known = {PluginFile.parse(entry, Path()).read()[1] for entry in own}
+    for entry in named if isinstance(named, list) else [named]:
+        if str(entry).rpartition(PIN)[2] not in known:
+            name = Path(str(entry).partition(PIN)[0]).name
+            raise PluginError(
+                f"plugins: the server runs with {name!r:.80}, and no plugin of this client has its checksum; read that "
+                "file, and if you trust it start the client with --plugin FILE"
+            )
+
+
 def load_plugins(entries: Sequence[str], folder: Path, reserved: Collection[str]) -> tuple[str, ...]:
     """Load files and return their pinned entries, with absolute paths; those that came so as they were.
 

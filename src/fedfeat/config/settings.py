@@ -19,6 +19,9 @@ class FederationSettings(Settings):
     wait: float = Field(
         300.0, gt=0, description="seconds that the server waits for a quorum of clients to connect (engine flower)"
     )
+    most_samples: int = Field(
+        1_000_000, ge=1, description="most samples that a client with images of its own may count (engine flower)"
+    )
     poll: float = Field(0.1, gt=0, description="seconds between two checks for replies (engine flower)")
 
 

@@ -40,6 +40,13 @@ class MissingExtra(FedfeatError):
         )
 
 
+def one_line(words: object, most: int = 300) -> str:
+    """Return what a stranger said as one short line: without newlines, escape codes and marks that turn it round."""
+    text = str(words)
+    kept = "".join(c if c.isprintable() else " " for c in text[: most + 1])
+    return kept if len(text) <= most else kept[:most] + " ..."
+
+
 def closest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the one known name that may have been meant, if any is close."""
     close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=cutoff)

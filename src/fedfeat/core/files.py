@@ -70,6 +70,20 @@ def write_atomically(path: Path, content: bytes) -> None:
             temporary.unlink(missing_ok=True)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a kill in the middle of a write left behind; nobody else may be writing there."""
+    for path in folder.rglob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def private_folder(folder: Path) -> None:
+    """Make a folder that only its owner can enter, also of one that is there already."""
+    with disk_errors(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder.stat().st_mode & 0o077:
+            folder.chmod(0o700)
+
+
 def json_ready(value: Any) -> Any:
     """Return a value as JSON knows it: a number that is not finite becomes null."""
     if isinstance(value, float):

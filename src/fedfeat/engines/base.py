@@ -203,6 +203,26 @@ class BaseEngine:
         """Where the stream of classes stands."""
         return Seen(self.task, self.scenario.old_classes(self.task), self.scenario.seen_classes(self.task))
 
+    def reply_sizes(self, client: int) -> dict[str, int]:
+        """Return what a server knows of the sizes in a client's reply, and ``n``, the most samples that it may count.
+
+        Of a data set that all share that is what the partition gave the client so far and what it may keep, as often
+        as it is trained on. Of a client's own images nobody else knows how many there are.
+        """
+        seen, config, dim = self.seen, self.config, self.network.backbone.feature_dim
+        held = sum(len(self.scenario.samples(task, client)) + config.scenario.budget for task in range(self.task + 1))
+        often = config.train.repeat_exemplars * config.train.local_epochs
+        return {
+            **self.method.sizes,
+            "task": self.task,
+            "trained": self.model.num_trainable,
+            "C": seen.num_classes,
+            "N": seen.num_classes - seen.num_old,
+            "d": dim,
+            "triangle": dim * (dim + 1) // 2,
+            "n": config.federation.most_samples if self.dataset.private else held * often,
+        }
+
     def exemplars(self) -> int:
         """Return how many exemplars all clients keep."""
         held = (state.get(EXEMPLARS) for state in self.states.values())

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedfeat.algorithm.sent import LARGEST
+from fedfeat.algorithm.server import ServerState
 from fedfeat.core.payload import Payload, number_of, tensor_of
 from fedfeat.scenario.scenario import MAX_LISTED_CLIENTS
 
@@ -54,6 +56,18 @@ def fault_of(result: Average) -> str | None:
                 return f"the loss term {name.removeprefix('loss.')!r} of client {client} is {value}"
     if result.weights is not None and not bool(torch.isfinite(result.weights).all()):
         return "the average of the clients' weights is not finite, though their losses are"
+    return None
+
+
+def fault_of_state(state: ServerState) -> str | None:
+    """Return which number of the server's is not finite, or too large to go on with; None if all are fit for use."""
+    tensors = {"the averaged weights": state.weights, **state.tensors, **state.shared}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool((tensor.abs() <= LARGEST).all()):
+            return f"{name}: a number that is not finite, or larger than {LARGEST:g}"
+    for name, number in state.numbers.items():
+        if not abs(number) <= LARGEST:
+            return f"{name}: {number:g}"
     return None
 
 

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from torch import Tensor
+
 from fedfeat.algorithm.engine import Fate, Lost
 from fedfeat.core.errors import FedfeatError
-from fedfeat.core.payload import Payload, value_bytes
+from fedfeat.core.payload import Payload, Value, value_bytes
 
+Join = Callable[[str, Mapping[int, Payload], Mapping[int, Payload]], Mapping[int, Payload]]
 NO_REPLY = Lost("missing", "no reply")
 
 
@@ -72,10 +75,13 @@ class Exchange:
     """Carries requests and replies between the server and clients, through whatever engine runs them.
 
     :param quorum: share of the asked clients that must reply; fewer end the run with ``TooFewClients``.
+    :param join: changes all replies of an exchange together, before anybody sees them.
     """
 
-    def __init__(self, carrier: Carrier, traffic: Traffic | None = None, *, quorum: float = 1.0) -> None:
-        self.carrier = carrier
+    def __init__(
+        self, carrier: Carrier, traffic: Traffic | None = None, *, quorum: float = 1.0, join: Join | None = None
+    ) -> None:
+        self.carrier, self.join = carrier, join
         self.traffic = traffic or Traffic()
         self.quorum = quorum
         self.outcomes: list[ExchangeOutcome] = []  # of the exchanges since ``take_outcomes``
@@ -86,6 +92,13 @@ class Exchange:
         Replies come one at a time, so the server can add them up without holding them all; tensors of a reply are
         valid until the next one is taken. Who failed or is missing is noted in ``outcomes``.
         """
+        if self.join is None:
+            yield from self._replies(op, requests)
+            return
+        whole = {k: {n: _kept(v) for n, v in reply.items()} for k, reply in self._replies(op, requests)}
+        yield from sorted(self.join(op, requests, whole).items())
+
+    def _replies(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
         outcome = ExchangeOutcome(op, len(requests))
         self.outcomes.append(outcome)
         for request in requests.values():
@@ -109,6 +122,10 @@ class Exchange:
         """Return what became of the exchanges since the last call."""
         taken, self.outcomes = self.outcomes, []
         return taken
+
+
+def _kept(value: Value) -> Value:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def needed(quorum: float, asked: int) -> int:

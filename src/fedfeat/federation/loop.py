@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,19 @@ from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.config import Config
 from fedfeat.core.errors import TrainingDiverged
 from fedfeat.core.payload import SHARED, Payload, number_of
-from fedfeat.federation.average import Average, average, client_losses, fault_of, mean_losses
+from fedfeat.federation.average import Average, average, client_losses, fault_of, fault_of_state, mean_losses
 from fedfeat.federation.evaluation import gather_tables
 from fedfeat.federation.exchange import Exchange, ExchangeOutcome
 from fedfeat.federation.metrics import after_task
 from fedfeat.federation.progress import Progress
+from fedfeat.federation.robust import joined
 from fedfeat.scenario import Scenario
 
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
 Saver = Callable[[Progress], bool]  # says whether it wrote a checkpoint
 PREVIOUS_MODEL = "previous_model"
+log = logging.getLogger("fedfeat.server")
 
 
 class Federation:
@@ -48,8 +52,10 @@ class Federation:
         self.progress = progress
         engine.shared = progress.shared
         self.folder = folder
-        self.exchange = Exchange(engine, progress.traffic, quorum=config.federation.quorum)
         self.saved = _position(progress) if len(progress.weights) else ""  # where a resumed run would go on
+        self.remote = config.engine.name == "flower"  # clients are strangers
+        join = partial(joined, sends=method.sends, settings=config.train) if config.train.robust != "none" else None
+        self.exchange = Exchange(engine, progress.traffic, quorum=config.federation.quorum, join=join)
 
     def run(self, emit: Listener, save: Saver) -> None:
         """Walk tasks and rounds; ``emit`` hears of everything, ``save`` may write a checkpoint."""
@@ -73,10 +79,10 @@ class Federation:
                 outcome = self._note_outcomes(task, round)[0]
                 self._refuse_divergence(result, outcome, task, round)
                 self._deliver(outcome.replied)
-                self._take(result)
+                left = self._take_or_leave(result)
                 now.round = round + 1
                 now.seconds += time.perf_counter() - started
-                emit(self._round_event(result, outcome, started, sent))
+                emit(self._round_event(result, outcome, started, sent) | left)
                 self._save(save)
             self._choose_model()
             # 4. What stays of the task, and what is made for the next one.
@@ -131,17 +137,21 @@ class Federation:
         for name in now.shared:
             now.delivered[name] |= set(clients)
 
-    def _note_losses(self) -> None:
-        """Note who lost its state and has none of the shared tensors any more."""
+    def _note_losses(self, where: Mapping[str, int]) -> None:
+        """Note who lost its state: it has none of the shared tensors any more, and no exemplars."""
         for holders in self.progress.delivered.values():
             holders -= self.engine.lost_state
+        left = self.engine.exemplars() if self.engine.lost_state else 0
+        self.progress.lost_states += [
+            {**where, "client": client, "exemplars": left} for client in sorted(self.engine.lost_state)
+        ]
         self.engine.lost_state.clear()
 
     def _note_outcomes(self, task: int, round: int) -> list[ExchangeOutcome]:
         """Keep a record of exchanges that not every asked client answered, and of states that were lost."""
-        self._note_losses()
-        outcomes = self.exchange.take_outcomes()
         where = {"task": task + 1, "round": round + 1}
+        self._note_losses(where)
+        outcomes = self.exchange.take_outcomes()
         self.progress.shortfalls += [
             {**where, "op": o.op, "clients": o.asked, **o.record()} for o in outcomes if not o.whole
         ]
@@ -151,7 +161,7 @@ class Federation:
         """Stop before anything is taken from a round that diverged: the checkpoint before it stays the last one."""
         if not self.config.run.stop_on_divergence:
             return
-        fault = fault_of(result)
+        fault = None if self.remote else fault_of(result)  # what strangers send is screened, and their round left
         if fault is None and not result.replies and any(lost.diverged for lost in outcome.lost.values()):
             fault = "no reply is left, and those that came had losses or weights that are not finite"
         if fault is None:
@@ -164,6 +174,25 @@ class Federation:
             f"training diverged in task {task + 1}, round {round + 1}: {fault}; start a new run with a lower train.lr "
             f"(now {self.config.train.lr:g}) or a smaller weight of the term, or go on all the same: set {switch}"
         )
+
+    def _take_or_leave(self, result: Average) -> Event:
+        """Take a round; one of strangers that leads to no usable model is thrown away, and the event says why."""
+        now = self.progress
+        before = {k: dict(v) if isinstance(v, dict) else v for k, v in vars(now).items()}
+        try:
+            self._take(result)
+            fault = fault_of_state(now)
+        except Exception as error:
+            if not self.remote:
+                raise
+            log.info("a round cannot be used", exc_info=True)
+            fault = f"{type(error).__name__}: {error}"
+        if fault is None or not self.remote:
+            return {}
+        vars(now).update(before)
+        self.engine.shared = now.shared
+        log.warning("round %d of task %d is thrown away: %s", now.round + 1, now.task + 1, fault)
+        return {"discarded": fault}
 
     def _take(self, result: Average) -> None:
         now = self.progress

@@ -8,6 +8,7 @@ at most 2C, so noise of standard deviation ``noise * C`` makes each release a Ga
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Collection
 from typing import Any
@@ -37,7 +38,7 @@ def protect(reply: Payload, request: Payload, client: Client) -> Payload:
     received = tensor_of(request, "weights")[: client.model.num_trainable].to(trained)
     trained.copy_(clipped(trained, received, settings.clip))
     if settings.noise is not None:
-        numbers = noise_for(client).standard_normal(len(trained), dtype=np.float32)
+        numbers = noise_for(client, received).standard_normal(len(trained), dtype=np.float32)
         trained.add_(torch.from_numpy(numbers).to(trained.device), alpha=settings.noise * settings.clip)
     return reply
 
@@ -51,14 +52,17 @@ def clipped(trained: Tensor, received: Tensor, clip: float) -> Tensor:
     return torch.where(norm <= clip, trained, received + update * (clip / norm).to(update.dtype))
 
 
-def noise_for(client: Client) -> np.random.Generator:
-    """Return the generator of a client's noise: at an address in simulation, from the system's entropy otherwise.
+def noise_for(client: Client, received: Tensor) -> np.random.Generator:
+    """Return the generator of a client's noise: at an address, which only the client knows if it has a secret.
 
-    A server that may ask a round again with other weights must not meet the same noise: the two would cancel.
+    A secret address includes the weights that came. A server that asks again with other weights must not meet the same
+    noise, or the two would cancel; one that asks again with the same must not meet another, or both would average out.
     """
-    if client.secret is not None:
-        return np.random.default_rng()
-    return rng_at(client.seed, "privacy-noise", client.task, client.round, client.id)
+    where = client.task, client.round, client.id
+    if client.secret is None:
+        return rng_at(client.seed, "privacy-noise", *where)
+    digest = hashlib.sha256(received.contiguous().cpu().numpy().tobytes()).digest()
+    return rng_at(client.secret, "privacy-noise", *where, int.from_bytes(digest, "little"))
 
 
 def statement(settings: PrivacySettings, releases: int, sends: Collection[str]) -> dict[str, Any]:

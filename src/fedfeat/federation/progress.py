@@ -26,6 +26,7 @@ class Progress(ServerState):
     images_trained: int = 0
     seconds: float = 0.0  # spent in rounds
     shortfalls: list[dict[str, Any]] = field(default_factory=list)  # exchanges that not every asked client answered
+    lost_states: list[dict[str, Any]] = field(default_factory=list)  # where clients lost theirs, and exemplars left
 
     def move_to(self, device: torch.device) -> None:
         """Put every tensor on a device, after a checkpoint was read."""

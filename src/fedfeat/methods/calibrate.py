@@ -149,11 +149,13 @@ def calibrate(method: Method, settings: CalibrateSettings) -> Method:
         raise ConfigError(
             f"method: calibrate tunes plain logits or EGC, and {method.name!r} predicts in another way; leave one out"
         )
+    step = Calibration(settings, method.predict, method.has_etf_head)
     return replace(
         method,
         held_out=settings.held_out,
         redraws_held_out=settings.redraw,
-        task_end=(*method.task_end, Calibration(settings, method.predict, method.has_etf_head)),
+        task_end=(*method.task_end, step),
+        sizes={**method.sizes, "G": len(step.gammas), "D": len(step.deltas)},
         predict=CalibratedPrediction(method.predict),
         variants={**method.variants, **({"before calibration": method.predict} if method.predict else {})},
     )

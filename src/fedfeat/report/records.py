@@ -51,6 +51,7 @@ class ResultRecord(_Record):
     confusion_uncorrected: Confusion = []
     confusion_of_variants: dict[str, Confusion] = {}
     notes: list[str] = []
+    lost_states: list[dict[str, int]] = []
     config: dict[str, Any] = {}
 
     @property

@@ -109,6 +109,11 @@ def _progress(run: Run) -> list[str]:
         of = f" of {planned}" if planned else ""
         last = f", {len(run.rounds)} rounds in all" if run.rounds else ""
         return [*diverged, f"unfinished: {len(run.tasks)}{of} tasks done{last}; 'fedfeat resume' continues it"]
+    diverged += [
+        f"client {loss.get('client')} lost its state in task {loss.get('task')}, round {loss.get('round')}: "
+        f"{loss.get('exemplars')} exemplars were left in the federation"
+        for loss in run.result.lost_states
+    ]
     tasks = len(run.result.accuracy_after_task)
     if len(run.tasks) < tasks:
         told = f"events.jsonl tells of {len(run.tasks)} of {tasks} tasks"

@@ -3,6 +3,7 @@
     checkpoint/<number>/manifest.json       where we are, numbers, traffic, checksums of the files below and of itself
     checkpoint/<number>/server.safetensors  weights and confusion tables
     checkpoint/clients/<number>.safetensors states of the clients that changed since the checkpoint before
+    checkpoint/copies/<number>.safetensors  the same once more: several checkpoints need such a file
 
 Only clients that changed are written, so a checkpoint costs what a round touched, not what is registered. Draws
 have addresses, so no generator state is saved, and where checkpoints fall does not change a result.
@@ -35,6 +36,7 @@ from fedfeat.federation.progress import Progress
 
 KEEP = 2  # the newest checkpoints; the older of the two is the fall-back for a damaged one
 MOST_SHARDS = 16
+COPIES = "copies"
 FORMAT = 1
 
 
@@ -68,6 +70,7 @@ class CheckpointFolder:
             "images_trained": progress.images_trained,
             "seconds": progress.seconds,
             "shortfalls": progress.shortfalls,
+            "lost_states": progress.lost_states,
             "files": {
                 server: sha256(self.folder / server),
                 **{f"clients/{name}": digest for name, (_, digest) in sorted(self.shards.items())},
@@ -79,13 +82,16 @@ class CheckpointFolder:
         write_atomically(folder / "manifest.json", json.dumps({**manifest, "checksum": _digest(manifest)}).encode())
         self._clean()
 
-    def load(self) -> tuple[Progress, dict[int, State], dict[str, Any]] | None:
-        """Return the newest whole checkpoint, or None when none was ever completed."""
+    def load(self, *, alone: bool = False) -> tuple[Progress, dict[int, State], dict[str, Any]] | None:
+        """Return the newest whole checkpoint, or None when none was ever completed.
+
+        :param alone: nobody else writes into the folder, so newer ones that are not whole can be removed.
+        """
         candidates = sorted(self._all(), reverse=True)
         for position, folder in enumerate(candidates):
             try:
                 loaded = self._read(folder)
-                for damaged in candidates[:position]:
+                for damaged in candidates[:position] if alone else ():
                     shutil.rmtree(damaged, ignore_errors=True)
                 return loaded
             except (OSError, ValueError, KeyError, SafetensorError) as error:
@@ -105,21 +111,32 @@ class CheckpointFolder:
 
     def _manifest(self, folder: Path, within: str = "") -> dict[str, Any]:
         """Return a manifest whose checksum, and those of the files that begin with ``within``, are right."""
-        manifest: dict[str, Any] = json.loads((folder / "manifest.json").read_text())
+        manifest = json.loads((folder / "manifest.json").read_text())
+        if not isinstance(manifest, dict):
+            raise ValueError("manifest.json does not hold a table")
         checksum = manifest.pop("checksum")
         if checksum != _digest(manifest):
             raise ValueError("the checksum of manifest.json does not match")
         for name, expected in manifest["files"].items():
-            if name.startswith(within) and sha256(self.folder / name) != expected:
-                raise ValueError(f"the checksum of {name} does not match")
+            if name.startswith(within):
+                self._whole(name, expected)
         return manifest
+
+    def _whole(self, name: str, expected: str) -> Path:
+        """Return the file of a manifest, or its copy, whichever has the checksum."""
+        for path in (self.folder / name, self.folder / COPIES / Path(name).name):
+            if path.exists() and sha256(path) == expected:
+                if path.parent.name == COPIES:
+                    warnings.warn(f"{self.folder / name}: damaged; using its copy", stacklevel=2)
+                return path
+        raise ValueError(f"the checksum of {name} does not match")
 
     def _read(self, folder: Path) -> tuple[Progress, dict[int, State], dict[str, Any]]:
         manifest = self._manifest(folder)
         states: dict[int, State] = {}
         for name in manifest["files"]:
             if name.startswith("clients/"):
-                shard = _read_states(self.folder / name)
+                shard = _read_states(self._whole(name, manifest["files"][name]))
                 states.update(shard)
                 self._own(shard, Path(name).name, manifest["files"][name])
         return _read_progress(folder / "server.safetensors", manifest), states, manifest
@@ -129,9 +146,10 @@ class CheckpointFolder:
             touched = set(states)
         if touched:
             name = f"{self.number:08d}.safetensors"
-            path = self.folder / "clients" / name
-            write_atomically(path, _states_bytes({k: states[k] for k in sorted(touched)}))
-            self._own(touched, name, sha256(path))
+            content = _states_bytes({k: states[k] for k in sorted(touched)})
+            for kept in ("clients", COPIES):
+                write_atomically(self.folder / kept / name, content)
+            self._own(touched, name, hashlib.sha256(content).hexdigest())
 
     def _own(self, clients: Iterable[int], name: str, digest: str) -> None:
         """Note that a file now holds the newest state of some clients; files that nobody needs are let go."""
@@ -151,14 +169,14 @@ class CheckpointFolder:
         kept = sorted(self._all(), reverse=True)[:KEEP]
         needed: set[str] = set()
         for folder in kept:
-            manifest = folder / "manifest.json"
-            if manifest.exists():
-                needed |= set(json.loads(manifest.read_text())["files"])
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                needed |= {Path(name).name for name in json.loads((folder / "manifest.json").read_text())["files"]}
         for folder in set(self._all()) - set(kept):
             shutil.rmtree(folder, ignore_errors=True)
-        for shard in (self.folder / "clients").glob("*.safetensors"):
-            if f"clients/{shard.name}" not in needed:
-                shard.unlink(missing_ok=True)
+        for kept_in in ("clients", COPIES):
+            for shard in (self.folder / kept_in).glob("*.safetensors"):
+                if shard.name not in needed:
+                    shard.unlink(missing_ok=True)
 
     def _all(self) -> list[Path]:
         return [p for p in self.folder.glob("*") if p.is_dir() and p.name.isdigit()]
@@ -203,6 +221,7 @@ def _read_progress(path: Path, manifest: Mapping[str, Any]) -> Progress:
         images_trained=manifest["images_trained"],
         seconds=manifest["seconds"],
         shortfalls=manifest.get("shortfalls", []),
+        lost_states=manifest.get("lost_states", []),
     )
 
 

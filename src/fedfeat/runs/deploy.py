@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 from fedfeat.config import Config
 from fedfeat.core.errors import FedfeatError
-from fedfeat.core.files import write_json
+from fedfeat.core.files import private_folder, write_json
 from fedfeat.engines.flower.addresses import LOOPBACK
 from fedfeat.engines.flower.app import app_files
 from fedfeat.engines.flower.control import Control, ControlError
@@ -28,6 +29,7 @@ from fedfeat.runs.identity import refuse_other_folder
 from fedfeat.runs.server_app import ERROR_FILE, SERVER_LOG
 
 WATCH_SECONDS = 0.5
+WARNING_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d WARNING (.*)")
 MOST_FAILURES = 3  # Flower runs in a row that ended without a single new event
 
 
@@ -108,10 +110,11 @@ class EventTail:
         self.position = 0
         self.joined: dict[str, int] = {}
         self.warned = len(self._warnings())  # by servers before this one
-        loaded = folder.checkpoints.load()
-        if loaded is not None:
-            at = {"task": loaded[0].task + 1, "round": loaded[0].round}
-            self.position = loaded[2]["events_size"]
+        found = folder.checkpoints.peek()
+        if found is not None:
+            progress, manifest = found
+            at = {"task": progress.task + 1, "round": progress.round}
+            self.position = manifest["events_size"]
             self._tell({**folder.events()[0], "folder": str(folder.path), "resumed_at": at})
 
     def read(self) -> None:
@@ -137,6 +140,7 @@ class EventTail:
 
     def _read_warnings(self) -> None:
         warnings = self._warnings()
+        self.warned = min(self.warned, len(warnings))  # a full log was begun anew
         for text in warnings[self.warned :]:
             self._tell({"event": "warning", "text": text})
         self.warned = len(warnings)
@@ -144,7 +148,7 @@ class EventTail:
     def _warnings(self) -> list[str]:
         path = self.folder.path / SERVER_LOG
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
-        return [line.partition(" WARNING ")[2] for line in lines if " WARNING " in line]
+        return [found[1] for line in lines if (found := WARNING_LINE.match(line))]
 
     def end(self, result: Result) -> None:
         """Hand on that the run is over."""
@@ -158,6 +162,7 @@ class EventTail:
 def read_lines(path: Path, position: int) -> tuple[list[str], int]:
     """Return the whole lines after a position of a file that grows, and the position after them."""
     with path.open("rb") as file:
+        position = position if position <= path.stat().st_size else 0  # a full log was begun anew
         file.seek(position)
         whole, newline, _ = file.read().rpartition(b"\n")
     return [line.decode(errors="replace") for line in whole.splitlines()], position + len(whole) + len(newline)
@@ -210,6 +215,7 @@ def client(
     ca, key = (None, None) if keys is None else (keys.ca.absolute(), keys.key.absolute())
     if stock:
         return SuperNode(folder, name, server, ca=ca, key=key, config=settings)
+    private_folder(folder)
     path = folder.absolute() / f"{name}.settings.json"
     where = {"server": server, "ca": None if ca is None else str(ca), "key": None if key is None else str(key)}
     write_json(path, {**settings, **where})

@@ -11,7 +11,7 @@ from typing import Any
 from fedfeat.algorithm.method import Method
 from fedfeat.config import Config
 from fedfeat.core.errors import CheckpointError, ConfigError
-from fedfeat.core.files import write_json
+from fedfeat.core.files import remove_leftovers, sha256, write_json
 from fedfeat.core.lock import lock_folder
 from fedfeat.data import Dataset, fingerprint, load_dataset
 from fedfeat.data.owned import metadata_only
@@ -80,8 +80,9 @@ def _refuse_federation(folder: RunFolder) -> None:
 def go_on(folder: RunFolder, listeners: tuple[Listener, ...] = (), engine: EngineFactory = make_engine) -> Result:
     """Continue an interrupted run in a folder that the caller has to itself."""
     path = folder.path
+    remove_leftovers(path)
     config = folder.config()
-    loaded = folder.checkpoints.load()
+    loaded = folder.checkpoints.load(alone=True)
     if loaded is not None:
         refuse_other_run(path, config, loaded[2]["config"])
     done = folder.result()
@@ -100,7 +101,7 @@ def go_on(folder: RunFolder, listeners: tuple[Listener, ...] = (), engine: Engin
         )
     begun = manifest.get(CARD, {}).get("backbone")
     refuse_other_backbone(config.model.path, begun, experiment.card.backbone)
-    folder.cut_events(manifest["events_size"])
+    folder.cut_events(manifest["events_size"], manifest.get("events_sha256"))
     experiment.engine.restore(states)
     progress.move_to(experiment.engine.device)
     return experiment.run(folder, progress, listeners)
@@ -239,6 +240,7 @@ class Experiment:
                 "config": deciding_settings(self.config),
                 "data": self.fingerprint,
                 "events_size": folder.events_size(),
+                "events_sha256": sha256(folder.events_path),
                 CARD: self.card.model_dump(mode="json"),
             }
             folder.checkpoints.save(progress, self.engine.states, self.engine.touched, extra)
@@ -299,6 +301,7 @@ def summarise(config: Config, scenario: Scenario, progress: Progress, notes: Seq
         "bytes_down": traffic.total("down"),
         "traffic": dict(sorted(traffic.counts.items())),
         "rounds_with_fewer_clients": progress.shortfalls,
+        **({"lost_states": progress.lost_states} if progress.lost_states else {}),
         "images_trained": progress.images_trained,
         "images_per_second": progress.images_trained / progress.seconds if progress.seconds else 0.0,
         "seconds": progress.seconds,

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from fedfeat.config.config import read_toml
 from fedfeat.config.plugins import PIN, loaded_file, without_folder
 from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError, PluginError
-from fedfeat.core.files import disk_errors, json_ready, refuse_unwritable, write_atomically, write_json
+from fedfeat.core.files import disk_errors, json_ready, refuse_unwritable, sha256, write_atomically, write_json
 from fedfeat.runs.checkpoint import CheckpointFolder
 
 UNKNOWN = "not recorded"
@@ -108,10 +109,16 @@ class RunFolder:
         """Return how long the events file is, which a checkpoint remembers."""
         return self.events_path.stat().st_size if self.events_path.exists() else 0
 
-    def cut_events(self, size: int) -> None:
-        """Drop lines after a checkpoint: the resumed run writes them again."""
+    def cut_events(self, size: int, checksum: str | None = None) -> None:
+        """Drop lines after a checkpoint, which a resumed run writes again; say if those before were changed."""
         if self.events_size() > size:
             os.truncate(self.events_path, size)
+        if checksum is not None and (not self.events_path.exists() or sha256(self.events_path) != checksum):
+            warnings.warn(
+                f"{self.events_path.name} is not as it was at the checkpoint ({self.events_size()} of {size} bytes are "
+                f"left, or some were changed): the run goes on, and its report lacks those rounds; see {self.path}",
+                stacklevel=2,
+            )
 
     def events(self) -> list[dict[str, Any]]:
         """Return all whole lines."""

@@ -6,11 +6,13 @@ and which classes it knows. Nothing is pickled.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_safetensors
@@ -84,11 +86,13 @@ def model_path(run: Path, task: int) -> Path:
 def write_model(run: Path, card: ModelCard, progress: Progress) -> Path:
     """Keep the model that a task ended with."""
     tensors = {f"tensors/{name}": value.cpu().contiguous() for name, value in progress.tensors.items()}
+    tensors["weights"] = progress.weights.cpu()
     description = {"card": card.model_dump(mode="json"), "task": progress.task, "numbers": progress.numbers}
+    description["checksum"] = _checksum(tensors)
     # One entry: safetensors writes several in any order, and equal models should be equal files.
     metadata = {CARD: json.dumps(description)}
     path = model_path(run, progress.task)
-    write_atomically(path, to_safetensors({"weights": progress.weights.cpu(), **tensors}, metadata=metadata))
+    write_atomically(path, to_safetensors(tensors, metadata=metadata))
     return path
 
 
@@ -119,6 +123,8 @@ def _read_file(path: Path) -> SavedModel:
         with safe_open(str(path), framework="pt") as file:
             description = json.loads((file.metadata() or {})[CARD])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (not a dict)
+        if description.get("checksum", _checksum(tensors)) != _checksum(tensors):
+            raise ValueError("its checksum does not match")
         return SavedModel(
             card=ModelCard.model_validate(description["card"]),
             task=description["task"],
@@ -129,6 +135,13 @@ def _read_file(path: Path) -> SavedModel:
         )
     except (SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(f"{path}: not a whole model file ({error}); restore it, or use another task's") from error
+
+
+def _checksum(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(tensors[name].contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _from_checkpoint(run: Path) -> SavedModel | None:

@@ -93,27 +93,25 @@ def test_a_lost_reply_is_worked_out_again_from_the_state_before(tmp_path: Path) 
 def test_a_damaged_state_is_no_state(tmp_path: Path, damage: str) -> None:
     store = Store(tmp_path)
     commit(store, 0, 0, "train", kept=torch.arange(3), also="plain")
-    stored = (
-        tmp_path
-        / "objects"
-        / json.loads((tmp_path / "journal.json").read_text())["entries"][0]["after"]["tensors"]["kept"]
-    )
+    name = store.now.tensors["kept"]
     if damage == "gone":
-        stored.unlink()
+        for place in ("objects", "copies"):
+            (tmp_path / place / name).unlink()
     elif damage == "changed":
-        content = bytearray(stored.read_bytes())
-        content[-1] ^= 1
-        stored.write_bytes(content)
+        spoil(tmp_path, name)
     else:
-        (tmp_path / "journal.json").write_text("{")
+        for journal in ("journal.json", "journal.checked.json"):
+            (tmp_path / journal).write_text("{")
     store = Store(tmp_path)
     assert store.state == {}
     assert store.generation == 0, "the server remembers more, and so learns of the loss"
 
 
 def spoil(folder: Path, name: str) -> None:
-    stored = folder / "objects" / name
-    stored.write_bytes(stored.read_bytes()[:-1] + b"?")
+    """Damage an object and its copy."""
+    for place in ("objects", "copies"):
+        stored = folder / place / name
+        stored.write_bytes(stored.read_bytes()[:-1] + b"?")
 
 
 def test_a_damaged_object_is_written_again(tmp_path: Path) -> None:

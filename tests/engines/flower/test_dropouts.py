@@ -61,7 +61,7 @@ SPOILS: dict[str, tuple[Callable[[Message], Message | Error | None], str, str]] 
     "no samples": (
         lambda m: with_payload(m, lambda p: {k: v for k, v in p.items() if k != "samples"}),
         "failed",
-        "samples: expected a number of samples, got None",
+        "samples: expected a number of samples of at most 68, got None",
     ),
     "too much": (
         lambda m: with_payload(m, lambda p: {**p, "images": torch.zeros(3)}),

@@ -58,7 +58,8 @@ def test_every_tensor_of_a_reply_comes_to_the_servers_device(tmp_path: Path) -> 
     assert isinstance(made, FlowerEngine)
     weights = made.begin_task(0)
     made.device = torch.device("meta")
-    payload: Payload = {"weights": weights, "samples": 3, "control_change": torch.zeros(made.model.num_trainable)}
+    payload: Payload = {"weights": weights, "samples": 3, "loss.first_epoch": 0.5}
+    payload["control_change"] = torch.zeros(made.model.num_trainable)
     header = {"generation": 1, "exemplars": 0, "seconds": 0.1}
     reply = made._read(0, "train", {"weights": weights}, Reply(header, pack(payload), 0.1))
     assert isinstance(reply, dict)
@@ -81,3 +82,14 @@ def test_same_bytes_as_in_process(method: str, tmp_path: Path) -> None:
     ]
     assert events[0] == events[1]
     assert torch.get_num_threads() == 1
+
+
+@pytest.mark.parametrize("rule", ["median", "multi_krum"])
+def test_robust_rules_are_the_same_on_both_engines(rule: str, tmp_path: Path) -> None:
+    here, there = (
+        c.model_copy(update={"train": c.train.model_copy(update={"robust": rule})})
+        for c in both("fedcbdr+feat", tmp_path)
+    )
+    start(here, tmp_path / "here")
+    federated(there, tmp_path / "there", LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz")))
+    assert weights(tmp_path / "there") == weights(tmp_path / "here")

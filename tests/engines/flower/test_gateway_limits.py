@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from gateway_server import HEAD, PASSES, Behind, RunningGateway, served, status_of, with_gateway
+
+from fedfeat.engines.flower.gateway import Gateway, listen, server_tls
+from fedfeat.engines.flower.http_connection import Limits
+from fedfeat.engines.flower.keys import make_keys, read_server_keys
 
 pytestmark = pytest.mark.slow
 
@@ -107,7 +114,7 @@ def test_many_connections_at_once_are_all_served() -> None:
         assert [status_of(answer) for answer in answers] == [200] * 200
         assert len(served.behind.requests) == 200
 
-    with_gateway(scenario)
+    with_gateway(scenario, connections_per_address=200)
 
 
 def test_connections_behind_are_not_hoarded() -> None:
@@ -153,3 +160,87 @@ def test_an_idle_gateway_does_not_work() -> None:
             writer.close()
 
     with_gateway(scenario)
+
+
+async def wait_for(condition: Callable[[], bool]) -> None:
+    for _ in range(200):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail("the condition did not come true within two seconds")
+
+
+def test_one_address_has_a_limit_of_its_own_before_it_says_anything() -> None:
+    """The limit counts before the TLS handshake, which costs far more than a connection."""
+
+    async def scenario(served: RunningGateway) -> None:
+        held = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(3)]
+        await wait_for(lambda: served.gateway.open_connections == 3)
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        assert await asyncio.wait_for(reader.read(), 2) == b"", "closed without a word"
+        writer.close()
+        elsewhere = await asyncio.open_connection("127.0.0.1", served.port, local_addr=("127.0.0.2", 0))
+        elsewhere[1].write(PASSES)
+        assert (await asyncio.wait_for(elsewhere[0].readline(), 5)).startswith(b"HTTP/1.1 200")
+        for _, opened in (*held, elsewhere):
+            opened.close()
+        await wait_for(lambda: served.gateway.open_connections == 0)
+        assert status_of(await served.send(PASSES)) == 200
+
+    with_gateway(scenario, connections_per_address=3)
+
+
+def test_unfinished_bodies_of_one_address_and_of_all_have_a_limit() -> None:
+    async def scenario(served: RunningGateway) -> None:
+        unfinished = HEAD + b"Content-Length: 1000\r\n\r\n" + b"a" * 999
+        held = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(6)]
+        for _, writer in held:
+            writer.write(unfinished)
+        await asyncio.sleep(0.4)
+        assert served.behind.open == 2, "bodies of two connections are in flight, the others wait or are refused"
+        other = await asyncio.open_connection("127.0.0.1", served.port, local_addr=("127.0.0.2", 0))
+        other[1].write(PASSES)
+        assert (await asyncio.wait_for(other[0].readline(), 5)).startswith(b"HTTP/1.1 200")
+        reading = [asyncio.create_task(reader.read()) for reader, _ in held]
+        done, waiting = await asyncio.wait(reading, timeout=3)
+        assert [status_of(task.result()) for task in done] == [503] * 4
+        for task in waiting:
+            task.cancel()
+        for _, writer in (*held, other):
+            writer.close()
+
+    with_gateway(scenario, flight_bytes=3000, flight_bytes_per_address=2000, room_seconds=0.6)
+
+
+@pytest.mark.parametrize("length", [33, 30_000])
+def test_a_long_path_reaches_nobody(length: int, capsys: pytest.CaptureFixture[str]) -> None:
+    async def scenario(served: RunningGateway) -> None:
+        path = b"/v1/fleet/" + b"a" * length
+        answer = await served.send(b"POST " + path + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        assert status_of(answer) == 403
+        assert served.behind.connections == 0
+
+    with_gateway(scenario)
+    assert len(capsys.readouterr().err) < 400
+
+
+def test_hands_that_are_never_shaken_leave_nothing_behind(tmp_path: Path) -> None:
+    make_keys(tmp_path / "keys", ["localhost"], ["a"])
+    files = read_server_keys(tmp_path / "keys" / "server").certificates
+
+    async def play() -> None:
+        gateway = Gateway("127.0.0.1", 1, None, Limits(handshake_seconds=0.3, connections_per_address=5))
+        front = await listen(gateway, "127.0.0.1", 0, server_tls(files.certificate, files.key))
+        port = front.sockets[0].getsockname()[1]
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
+        held[0][1].write(b"not a handshake")
+        await asyncio.sleep(0.1)
+        assert gateway.open_connections <= 5
+        for reader, writer in held:
+            with contextlib.suppress(ConnectionError):
+                await asyncio.wait_for(reader.read(), 3)
+            writer.close()
+        await wait_for(lambda: gateway.open_connections == 0)
+        front.close()
+
+    asyncio.run(play())

@@ -171,14 +171,17 @@ def test_a_client_that_counts_below_zero_is_left_out(tmp_path: Path) -> None:
         ({"tables": 3}, "tables: expected whole numbers"),
         ({"tables": torch.full((2, 4, 4), -1)}, "tables: expected values of at least 0, got -1"),
         ({"energies": torch.full((2, 2, 100), -1)}, "energies: expected values of at least 0, got -1"),
-        ({"energies": torch.ones(2, 2, 5, dtype=torch.long)}, "energies: expected [2, 2, 100], got int64 [2, 2, 5]"),
+        (
+            {"energies": torch.ones(2, 2, 5, dtype=torch.long)},
+            "energies: expected 64 bits [2, 2, 100], got int64 [2, 2, 5]",
+        ),
         ({"energies": 0.0}, "energies: missing"),
     ],
 )
 def test_tables_that_cannot_be_added_are_refused(change: dict[str, Any], fault: str | None) -> None:
     request: dict[str, Any] = {"predictions": 2, "classes": 4, "energies": 1}
     reply = {"tables": torch.ones(2, 4, 4, dtype=torch.long), "energies": torch.ones(2, 2, 100, dtype=torch.long)}
-    found = fault_of("evaluate", request, {**reply, **change}, SENDS, {"C": 4})
+    found = fault_of("evaluate", request, {**reply, **change}, SENDS, {"C": 4, "n": 100})
     assert (found or "").startswith(fault or "")
     assert (found is None) == (fault is None)
 

@@ -19,8 +19,10 @@ if not Path("/proc/self/stat").exists():
 from federations import eventually, processes_that_mention, running
 
 from fedfeat.core.errors import ConfigError
+from fedfeat.engines.flower import guard
 from fedfeat.engines.flower.addresses import join_address
 from fedfeat.engines.flower.processes import Process, ProcessError, SuperLink, offline_environment
+from fedfeat.runs.deploy import read_lines
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -51,6 +53,19 @@ def test_a_command_that_keeps_failing_is_started_less_and_less_often(tmp_path: P
         assert job.state()["starts"] == 3
     finally:
         job.stop()
+
+
+def test_a_full_log_is_begun_anew_and_one_older_one_kept(tmp_path: Path) -> None:
+    line = 99 * "x"
+    text = f"import time\nfor _ in range(100_000): print({line!r})\ntime.sleep(1.5)\nprint('after')\ntime.sleep(60)"
+    with Process(tmp_path, "talker", [sys.executable, "-uc", text]) as talker:
+        eventually(lambda: (tmp_path / "talker.log.1").exists(), what="the log being put aside")
+        eventually(lambda: talker.tail().endswith("after"), what="the command going on")
+        assert talker.log.stat().st_size < guard.LARGEST_LOG < (tmp_path / "talker.log.1").stat().st_size
+        assert "\0" not in talker.log.read_text()
+        lines, position = read_lines(talker.log, 10**9)
+        assert lines[-1] == "after"
+        assert position == talker.log.stat().st_size
 
 
 def test_a_command_without_restarts_ends_with_its_code(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.codec import pack
 from fedfeat.engines.flower.messages import PROTOCOL, config_to_send, from_records
 from fedfeat.federation.exchange import TooFewClients
+from fedfeat.report.run import read_run
 from fedfeat.runs import deploy
 from fedfeat.runs.experiment import resume
 from fedfeat.runs.folder import RunFolder
@@ -150,11 +151,44 @@ def test_a_client_whose_disk_was_lost_is_told_everything_again(method: str, tmp_
     grid.push_messages = losing  # type: ignore[method-assign]
     result = run_in(tmp_path / "run", grid)
     assert (tmp_path / "lost").exists()
-    fewer = result["rounds_with_fewer_clients"]
-    assert [(f["task"], f["round"], f["op"]) for f in fewer] == [(2, 2, "train")]
-    assert "its state is lost" in fewer[0]["failed"][str(VICTIM)]
-    rounds = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "round"]
-    assert [e["replied"] for e in rounds] == [3, 3, 3, 3, 2, 3]
+    assert result["rounds_with_fewer_clients"] == [], "it is told everything again in the same round"
+    (loss,) = result["lost_states"]
+    assert (loss["task"], loss["round"], loss["client"]) == (2, 2, VICTIM)
+    left = loss["exemplars"]
+    assert left == (4 if method == "fedcbdr+feat" else 0), "of six; those of the others"
+    assert f"lost its state in task 2, round 2: {left} exemplars" in " ".join(read_run(tmp_path / "run").missing)
+
+
+def test_two_of_three_clients_that_lost_their_states_do_not_end_the_run(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path / "run", config_for(tmp_path, "fedlwf"), {})
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
+    lost: set[int] = set()
+
+    def lose(header: Any) -> None:
+        place, client = (header["task"], header["round"], header["op"]), header["client"]
+        if place == (1, 1, "train") and client != VICTIM and client not in lost:
+            lost.add(client)
+            shutil.rmtree(tmp_path / f"client{client}" / header["run"] / "store")
+            (node,) = (n for n, c in nodes.items() if c.settings.client == client)
+            nodes[node] = local_nodes(tmp_path, tmp_path / "toy.npz")[node]
+
+    result = run_in(tmp_path / "run", WatchedGrid(nodes, before=lose, after=lambda header: True))
+    assert result["rounds_with_fewer_clients"] == []
+    assert [loss["client"] for loss in result["lost_states"]] == [0, 2]
+
+
+def test_a_state_is_lost_once_per_task_and_not_in_every_round(tmp_path: Path) -> None:
+    config = config_for(tmp_path, "replay", {"train": {"rounds": 3}})
+    RunFolder.create(tmp_path / "run", config, {})
+    nodes = local_nodes(tmp_path, tmp_path / "toy.npz")
+    liar = nodes[NODE + VICTIM]
+    answer = {"failed": "its state is lost", "forgot": True, "generation": 0, "exemplars": 0}
+    liar.ask = lambda header, request: (answer, pack({}))  # type: ignore[method-assign]
+    grid = LocalGrid(nodes)
+    result = run_in(tmp_path / "run", grid)
+    assert [loss["task"] for loss in result["lost_states"]] == [1, 2]
+    asked = [kind for node, kind in grid.asked if node == NODE + VICTIM and kind == "ask"]
+    assert len(asked) == 3 + 1 + 3 + 2, "every round, one end of a task, and once more in each task"
 
 
 @pytest.mark.parametrize("reopened", [False, True])
@@ -223,9 +257,8 @@ def test_a_state_lost_at_the_end_of_a_task_is_made_up_for_in_the_next(killed: bo
             run_in(tmp_path / "run", WatchedGrid(nodes, before=lose, after=kill))
     result = run_in(tmp_path / "run", WatchedGrid(nodes, before=lose, after=kill))
     assert "lost" in done
-    fewer = result["rounds_with_fewer_clients"]
-    assert [(f["task"], f["op"]) for f in fewer] == [(1, "evaluate")]
-    assert "its state is lost" in fewer[0]["failed"][str(VICTIM)]
+    assert result["rounds_with_fewer_clients"] == []
+    assert [(loss["task"], loss["client"]) for loss in result["lost_states"]] == [(1, VICTIM)]
 
 
 def test_a_folder_of_a_run_on_other_images_of_ones_own_is_refused(tmp_path: Path) -> None:

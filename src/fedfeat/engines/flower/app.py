@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedfeat import __version__
+from fedfeat.core.errors import one_line
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
 from fedfeat.engines.flower.client_data import ClientData
+from fedfeat.engines.flower.guard import LARGEST_LOG
 from fedfeat.engines.flower.messages import ASK, HELLO, from_records, to_records
+from fedfeat.engines.flower.policy import ClientPolicy, read_policy
 
 CLIENT_SHIM = """from fedfeat.engines.flower.app import client
 
@@ -48,6 +52,7 @@ clientapp = "fedfeat_client:client"
 folder = ""
 """
 
+MOST_LOGGED = 2000  # characters of a message in a log
 client = ClientApp()
 
 
@@ -69,6 +74,7 @@ def make_client(config: dict[str, Any]) -> FederationClient:
         threads=int(config["threads"]) if "threads" in config else None,
         plugins=tuple(p for p in str(config.get("plugins", "")).split(":") if p),
         model=str(config["model"]) if "model" in config else None,
+        policy=read_policy(Path(str(config["policy"]))) if config.get("policy") else ClientPolicy(),
     )
     return FederationClient(settings, ClientData(Path(data) if data else None))
 
@@ -96,16 +102,32 @@ def show_log(*, dates: bool = False, file: Path | None = None) -> None:
     """Print our log lines to the standard output, or write them to a file; of Flower's only warnings."""
     logger = logging.getLogger("fedfeat")
     if not logger.handlers:
-        handler = logging.StreamHandler(sys.stdout) if file is None else logging.FileHandler(file)
+        handler: logging.Handler = logging.StreamHandler(sys.stdout)
+        if file is not None:
+            handler = RotatingFileHandler(file, maxBytes=LARGEST_LOG, backupCount=1)
         level = "" if file is None else "%(levelname)s "
         form = f"%(asctime)s {level}%(message)s" if dates else "%(message)s"
-        handler.setFormatter(logging.Formatter(form, datefmt="%Y-%m-%d %H:%M:%S"))
+        handler.setFormatter(OneLine(form, datefmt="%Y-%m-%d %H:%M:%S"))
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
         logger.propagate = False
     flower = logging.getLogger("flwr")
     flower.setLevel(logging.WARNING)
     flower.addFilter(_first_line)
+
+
+class OneLine(logging.Formatter):
+    """A line per message, whatever a stranger's words in it hold; lines of a traceback are indented."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (the library's name)
+        """Return the line."""
+        record.message = one_line(record.message, MOST_LOGGED)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Return the traceback."""
+        lines = super().formatException(ei)[-MOST_LOGGED:].splitlines()
+        return "\n".join("    " + one_line(line, MOST_LOGGED) for line in lines)
 
 
 def _first_line(record: logging.LogRecord) -> bool:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import time
-import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from fedfeat.algorithm.client import EXEMPLARS
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.sent import Sent
 from fedfeat.config import Config
-from fedfeat.core.errors import FedfeatError
-from fedfeat.core.files import write_json
+from fedfeat.config.config import differing_keys
+from fedfeat.core.errors import FedfeatError, one_line
+from fedfeat.core.files import remove_leftovers, write_json
 from fedfeat.core.payload import SHARED, Payload, State, tensor_of, value_bytes
 from fedfeat.data import fingerprint
 from fedfeat.data.owned import held_classes
@@ -30,7 +31,8 @@ from fedfeat.data.settings import OWNED
 from fedfeat.engines.flower.client_data import ClientData, check_unchanged, read_secret
 from fedfeat.engines.flower.codec import Packed, pack, unpack
 from fedfeat.engines.flower.messages import PROTOCOL, Header, config_received
-from fedfeat.engines.flower.store import Snapshot, Store
+from fedfeat.engines.flower.policy import ClientPolicy, PolicyError
+from fedfeat.engines.flower.store import Snapshot, Store, UpdateAccount
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import EVALUATE, HELD, SENDS, evaluation_on
 from fedfeat.federation.privacy import in_words
@@ -51,6 +53,7 @@ class ClientSettings:
     threads: int | None = None  # None takes the server's setting
     plugins: tuple[str, ...] = ()
     model: str | None = None  # folder of a pre-trained backbone; None takes the server's path
+    policy: ClientPolicy = field(default_factory=ClientPolicy)  # what may leave, whatever the server asks
 
     def engine(self) -> dict[str, Any]:
         """Return the engine table of this machine."""
@@ -75,7 +78,7 @@ class FederationClient:
             log.error("cannot take part: %s", reason)
             return {"name": self.settings.name, "refused": reason}
         try:
-            write_json(self._folder(header["run"]) / "config.json", header["config"])
+            self._accept(header)
             run = self._open_run(header["run"], reopen=True)
             self._log_what_leaves(run)
         except Exception as error:
@@ -91,24 +94,37 @@ class FederationClient:
             **run.summary(),
         }
 
+    def _accept(self, header: Header) -> None:
+        """Keep what the server says a run is; later it may not say otherwise, nor go beyond the policy."""
+        path, table = self._folder(header["run"]) / "config.json", json.loads(json.dumps(header["config"]))
+        self.settings.policy.check_run(self._received(table))
+        if path.exists():
+            before = json.loads(path.read_text())
+            if changed := [key for key in differing_keys(before, table) if not key.startswith("engine.")]:
+                raise PolicyError(f"the server changed settings of a run that has begun ({', '.join(changed):.200})")
+        write_json(path, table)
+
+    def _received(self, table: Any) -> Config:
+        own = self.settings
+        return config_received(table, engine=own.engine(), plugins=list(own.plugins), model=own.model)
+
     def ask(self, header: Header, request: Packed) -> tuple[Header, Packed]:
         """Answer one operation; whatever goes wrong is part of the answer."""
         try:
             return self._open_run(header["run"]).answer(header, request)
         except Exception as error:
-            reason = self._reason(f"{header.get('op')} failed", header, error)
-        self.run = None  # what an operation left behind when it broke off is not to be trusted
-        return {"failed": reason}, pack({})
+            if not isinstance(error, PolicyError):
+                self.run = None  # what an operation left behind when it broke off is not to be trusted
+            return {"failed": self._reason(f"{header.get('op')} failed", header, error)}, pack({})
 
     def _reason(self, what: str, header: Header, error: Exception) -> str:
-        """Log an error in full and return what the server may know of it: names of private files stay here."""
+        """Log an error in full and return what the server may know of it: paths and private files stay here."""
         kind, lines = type(error).__name__, str(error).splitlines()
         ours = isinstance(error, FedfeatError)
-        if not ours:
-            log.error("%s", "".join(traceback.format_exception(error)))
         whole = str(error) if ours else f"{kind}: {lines[0] if lines else ''}"
-        log.error("%s: %s", what, whole)
-        return f"{kind}: see the client's log" if self._owns_data(header) else whole
+        log.error("%s: %s", what, whole, exc_info=None if ours else error)
+        hidden = not isinstance(error, PolicyError) and (self._owns_data(header) or re.search(r"[/\\]", whole))
+        return f"{kind}: see the client's log" if hidden else one_line(whole)
 
     def _owns_data(self, header: Header) -> bool:
         """Tell whether a run is on images of the client's own; what cannot be read is taken for one."""
@@ -126,9 +142,11 @@ class FederationClient:
             table = json.loads((folder / "config.json").read_text())
             if self.run is not None and (self.run.name, self.run.table) == (name, table):
                 return self.run
-            own = self.settings
-            config = config_received(table, engine=own.engine(), plugins=list(own.plugins), model=own.model)
-            self.run = ClientRun(name, table, config, self.data, Store(folder / "store"))
+            config = self._received(table)
+            self.settings.policy.check_run(config)
+            remove_leftovers(folder)
+            account = UpdateAccount(self.settings.folder)
+            self.run = ClientRun(name, table, config, self.data, Store(folder / "store"), self.settings.policy, account)
         return self.run
 
     def _folder(self, run: str) -> Path:
@@ -147,8 +165,18 @@ class FederationClient:
 class ClientRun:
     """A client's part in one run."""
 
-    def __init__(self, name: str, table: Any, config: Config, data: ClientData, store: Store) -> None:
+    def __init__(
+        self,
+        name: str,
+        table: Any,
+        config: Config,
+        data: ClientData,
+        store: Store,
+        policy: ClientPolicy,
+        account: UpdateAccount,
+    ) -> None:
         self.name, self.table, self.config, self.store = name, table, config, store
+        self.policy, self.account = policy, account
         self.dataset, self.scenario = data.open(config)
         if self.dataset.private:
             check_unchanged(store.folder, self.dataset, self.scenario, store.task)
@@ -164,6 +192,7 @@ class ClientRun:
     def answer(self, header: Header, packed: Packed) -> tuple[Header, Packed]:
         """Return the reply: from memory if this request was answered before, by running the operation otherwise."""
         place, op, digest = (header["task"], header["round"]), header["op"], packed.digest()
+        self._check_place(header, digest)
         stored = self.store.answered(place, op, digest)
         if stored is not None:
             log.info("task %d round %d, %s: answered before, sent again", place[0] + 1, place[1] + 1, op)
@@ -172,15 +201,35 @@ class ClientRun:
         if header["generation"] > self.store.reached:
             reason = f"its state is lost: change {header['generation']} expected, {self.store.reached} found"
             return {**self.summary(), "failed": reason, "forgot": True}, pack({})
+        size = sum(map(len, packed.buffers.values()))
+        self.policy.check_request(op, self.account.bytes() + size, self.account.updates)
         started = time.perf_counter()
         reply, state = self.run_op(header, unpack(packed))
+        self.policy.check_reply(op, reply, len(self.scenario.samples(place[0], header["client"])))
         seconds = time.perf_counter() - started
         answer = pack(reply)
         sizes = {key: value_bytes(value) for key, value in reply.items()}
+        if op == "train":
+            self.account.add()
         self.store.commit(place, op, digest, answer, state, sizes)
         told = ", ".join(f"{key} {size:,} B" for key, size in sizes.items()) or "nothing"
         log.info("task %d round %d, %s: %.2f s, sent %s", place[0] + 1, place[1] + 1, op, seconds, told)
         return {**self.summary(), "seconds": seconds}, answer
+
+    def _check_place(self, header: Header, digest: str) -> None:
+        """Refuse a place that the run does not have, another client's id, and what was answered before otherwise."""
+        place, op = (header["task"], header["round"]), header["op"]
+        if not (0 <= place[0] < self.scenario.num_tasks and 0 <= place[1] < self.config.train.rounds):
+            raise PolicyError(f"the run has no task {place[0] + 1} with a round {place[1] + 1}")
+        if not self.policy.one_answer:
+            return
+        if self.account.client(self.name, header["client"]) != header["client"]:
+            raise PolicyError(f"policy: this client is not client {header['client']} of the run")
+        if not self.store.may_answer(place, op, digest):
+            raise PolicyError(
+                f"policy: {op!r:.40} of task {place[0] + 1}, round {place[1] + 1} was answered, and another request "
+                "came; each is answered once"
+            )
 
     def run_op(self, header: Header, request: Payload) -> tuple[Payload, State]:
         """Run an operation on the client's state; the store's own is left as it is."""

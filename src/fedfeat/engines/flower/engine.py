@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,15 +14,18 @@ from torch import Tensor
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.method import Method
 from fedfeat.config import Config
-from fedfeat.core.payload import Payload, State, number_of
+from fedfeat.core.errors import one_line
+from fedfeat.core.payload import SHARED, Payload, State, number_of
 from fedfeat.data import Dataset, fingerprint
 from fedfeat.engines.flower.codec import CodecError, Packed, pack, unpack
 from fedfeat.engines.flower.messages import ASK, PROTOCOL, Channel, Header, Reply, Request, config_to_send
 from fedfeat.engines.flower.roster import Roster
+from fedfeat.engines.flower.silence import Silence
+from fedfeat.engines.flower.update_norms import oversized
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.exchange import needed
-from fedfeat.federation.screen import fault_of, fault_of_header, odd_ones, seconds_of
+from fedfeat.federation.screen import TRAIN, declared_losses, fault_of, fault_of_header, odd_ones, seconds_of
 from fedfeat.scenario import Scenario
 
 log = logging.getLogger("fedfeat.server")
@@ -46,7 +50,9 @@ class FlowerEngine(InProcessEngine):
             "backbone": self.network.backbone.fingerprint,
         }
         self.roster = Roster(folder, channel, scenario.num_clients, greeting, config.federation.deadline)
-        self.sends = {**method.sends, **(SENDS if dataset.private else {})}
+        self.sends = {**method.sends, **declared_losses(method), **(SENDS if dataset.private else {})}
+        self.silence = Silence(config.federation.deadline)
+        self._lost: dict[int, int] = {}  # the task in which a client last lost its state
         self._met = False  # whether the clients were awaited once
         self._account: dict[str, Any] = {}
 
@@ -56,19 +62,25 @@ class FlowerEngine(InProcessEngine):
         self._gather(set(requests))
         members = self.roster.members
         packing = time.perf_counter()
-        messages = self._messages(op, {k: r for k, r in requests.items() if k in members})
+        resting = self.silence.resting(requests, needed(self.config.federation.quorum, len(requests)))
+        asked = {k: r for k, r in requests.items() if k in members and k not in resting}
+        messages = self._messages(op, asked)
         packed = time.perf_counter()
-        answers: dict[int, Reply | Lost] = dict(self.channel.send(ASK, messages, self.config.federation.deadline))
+        answers = self._send(op, messages)
+        answers |= self._send(op, self._messages(op, self._told_again(op, asked, answers)))
+        self.silence.note(op, answers)
         arrived = time.perf_counter()
         replies: dict[int, Payload | Lost] = {k: Lost("missing", "not connected") for k in requests if k not in members}
+        replies |= resting
         replies |= {k: self._read(k, op, requests[k], answer) for k, answer in answers.items()}
         whole = {k: r for k, r in replies.items() if not isinstance(r, Lost)}
-        for client, fault in odd_ones(whole, self.sends).items():
+        for client, fault in {**self._oversized(op, requests, whole), **odd_ones(whole, self.sends)}.items():
             replies[client] = Lost("failed", fault)
         own = packed - packing + time.perf_counter() - arrived
         self._account = _account(answers, packing - started, arrived - packed, own)
         for client in sorted(replies):
-            yield client, replies.pop(client)
+            reply = replies.pop(client)
+            yield client, Lost(reply.fate, one_line(reply.reason)) if isinstance(reply, Lost) else reply
 
     def exemplars(self) -> int:
         """Return how many exemplars clients say they keep."""
@@ -81,6 +93,26 @@ class FlowerEngine(InProcessEngine):
     def restore(self, states: Mapping[int, State]) -> None:
         """Take up what the server remembers of clients' states."""
         self.states = {k: dict(s) for k, s in states.items()}
+
+    def _send(self, op: str, messages: Mapping[int, Request]) -> dict[int, Reply | Lost]:
+        return dict(self.channel.send(ASK, messages, self.silence.deadline(op))) if messages else {}
+
+    def _told_again(
+        self, op: str, requests: Mapping[int, Payload], answers: Mapping[int, Reply | Lost]
+    ) -> dict[int, Payload]:
+        """Note who lost its state, at most once per task, and return what to ask it anew, with what all share."""
+        again = {}
+        for client, answer in answers.items():
+            if not isinstance(answer, Reply) or not answer.header.get("forgot") or fault_of_header(answer.header):
+                continue
+            if self._lost.get(client) == self.task:
+                continue
+            self._lost[client] = self.task
+            self._remember(client, answer.header)
+            self.lost_state.add(client)
+            shared = {SHARED + name: value for name, value in self.shared.items()} if op == TRAIN else {}
+            again[client] = {**requests[client], **shared}
+        return again
 
     def _gather(self, clients: set[int]) -> None:
         """Wait for all clients once, and later only if fewer than the quorum are there."""
@@ -123,33 +155,28 @@ class FlowerEngine(InProcessEngine):
             return Lost("failed", f"the reply cannot be used ({type(error).__name__}: {error})")
 
     def _opened(self, client: int, op: str, request: Payload, answer: Reply) -> Payload | Lost:
-        header = answer.header
-        if (unfit := fault_of_header(header)) is not None:
+        header, sizes = answer.header, self.reply_sizes(client)
+        if (unfit := fault_of_header(header, sizes["n"])) is not None:
             return Lost("failed", unfit)
         if GENERATION in header:
             self._remember(client, header)
-        if header.get("forgot"):
-            self.lost_state.add(client)
         if header.get("failed"):
             return Lost("failed", str(header["failed"]))
         try:
             reply = unpack(answer.payload)
         except CodecError as error:
             return Lost("failed", str(error))
-        fault = fault_of(op, request, reply, self.sends, self._sizes())
+        fault = fault_of(op, request, reply, self.sends, sizes)
         if fault is not None:
             return Lost("failed", fault)
         return {k: v.to(self.device) if isinstance(v, Tensor) else v for k, v in reply.items()}
 
-    def _sizes(self) -> dict[str, int]:
-        seen, dim = self.seen, self.network.backbone.feature_dim
-        return {
-            "trained": self.model.num_trainable,
-            "C": seen.num_classes,
-            "N": seen.num_classes - seen.num_old,
-            "d": dim,
-            "triangle": dim * (dim + 1) // 2,
-        }
+    def _oversized(self, op: str, requests: Mapping[int, Payload], replies: Mapping[int, Payload]) -> dict[int, str]:
+        if op != TRAIN:
+            return {}
+        trained, privacy = self.model.num_trainable, self.config.privacy
+        noise = (privacy.noise or 0.0) * (privacy.clip or 0.0) * math.sqrt(trained)
+        return oversized(requests, replies, trained, noise)
 
     def _remember(self, client: int, header: Header) -> None:
         noted: State = {GENERATION: int(header[GENERATION]), HELD: int(header["exemplars"])}

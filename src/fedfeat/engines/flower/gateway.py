@@ -13,9 +13,11 @@ import argparse
 import asyncio
 import contextlib
 import signal
+import socket
 import ssl
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from fedfeat.engines.flower.http_connection import (
     Limits,
     Refusal,
     Stalled,
+    body_length,
     forwarded_headers,
     refusal,
     returned_headers,
@@ -44,15 +47,40 @@ class Gateway:
     limits: Limits
 
     def __post_init__(self) -> None:
-        self.open_connections = 0
+        self._open: Counter[str] = Counter()  # connections by address
+        self.flight = Flight(self.limits)
         self._idle: list[tuple[float, HttpConnection]] = []
         self._log = RefusalLog()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    @property
+    def open_connections(self) -> int:
+        """How many there are, those that have not shaken hands yet included."""
+        return self._open.total()
+
+    async def take(self, connection: socket.socket, peer: str, tls: ssl.SSLContext | None) -> None:
+        """Serve a connection that was accepted; one too many of an address is closed before it costs a handshake."""
+        if self._open[peer] >= self.limits.connections_per_address:
+            self._log.note(peer, b"", Refusal(503, "too many connections of one address"))
+            connection.close()
+            return
+        self._open[peer] += 1
+        loop, reader = asyncio.get_running_loop(), asyncio.StreamReader(self.limits.piece_bytes)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        seconds = self.limits.handshake_seconds if tls else None
+        try:
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol, connection, ssl=tls, ssl_handshake_timeout=seconds
+            )
+            await self.serve(reader, asyncio.StreamWriter(transport, protocol, reader, loop), peer)
+        except (OSError, TimeoutError):
+            connection.close()  # no handshake
+        finally:
+            self._open[peer] -= 1
+            self._open += Counter()  # without the addresses that have gone
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> None:
         """Serve one connection until it ends, breaks a rule or keeps silent for too long."""
         client = HttpConnection(True, reader, writer, self.limits)
-        peer = str((writer.get_extra_info("peername") or ("unknown",))[0])
-        self.open_connections += 1
         try:
             if self.open_connections > self.limits.connections:
                 await self._refuse(client, peer, b"", Refusal(503, "too many connections"))
@@ -62,7 +90,6 @@ class Gateway:
         except (OSError, Stalled):
             pass  # whoever it was is gone, or too slow
         finally:
-            self.open_connections -= 1
             await client.close()
 
     async def _serve_request(self, client: HttpConnection, peer: str) -> bool:
@@ -78,7 +105,14 @@ class Gateway:
         if why is not None:
             await self._refuse(client, peer, request.method + b" " + request.target, why)
             return False
-        await self._forward(client, request, peer)
+        length = body_length(request)
+        if not await self.flight.board(peer, length):
+            await self._refuse(client, peer, request.target, Refusal(503, "too much on its way; try again"))
+            return False
+        try:
+            await self._forward(client, request, peer)
+        finally:
+            await self.flight.leave(peer, length)
         return client.http.our_state is h11.DONE and client.http.their_state is h11.DONE
 
     async def _forward(self, client: HttpConnection, request: h11.Request, peer: str) -> None:
@@ -148,6 +182,37 @@ class Gateway:
             await client.discard()
 
 
+class Flight:
+    """How many bytes of bodies are on their way, of every address and in all; who finds no room waits for a while."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.bytes: Counter[str] = Counter()  # by address
+        self._changed = asyncio.Condition()
+
+    async def board(self, peer: str, length: int) -> bool:
+        """Wait for room and take it; tell whether there was any in time."""
+
+        def room() -> bool:
+            own, others = self.bytes[peer] + length, self.bytes.total() + length
+            return own <= self.limits.flight_bytes_per_address and others <= self.limits.flight_bytes
+
+        try:
+            async with asyncio.timeout(self.limits.room_seconds), self._changed:
+                await self._changed.wait_for(room)
+        except TimeoutError:
+            return False
+        self.bytes[peer] += length
+        return True
+
+    async def leave(self, peer: str, length: int) -> None:
+        """Give the room back."""
+        self.bytes[peer] -= length
+        self.bytes += Counter()
+        async with self._changed:
+            self._changed.notify_all()
+
+
 async def _relay_body(source: HttpConnection, target: HttpConnection) -> None:
     """Pass a body on piece by piece, never holding more than a piece."""
     while isinstance(event := await source.receive(), h11.Data):
@@ -183,13 +248,39 @@ def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
     return context
 
 
-async def listen(gateway: Gateway, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
+class Listener:
+    """Accepts connections at an address, and hands them to the gateway before any handshake."""
+
+    def __init__(self, gateway: Gateway, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listening = socket.create_server((host, port), family=family, backlog=512)
+        listening.setblocking(False)
+        self.gateway, self.tls, self.sockets = gateway, tls, [listening]
+        self._served: set[asyncio.Task[None]] = set()
+        self._accepting = asyncio.create_task(self._accept(listening))
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listening)
+            except OSError:
+                await asyncio.sleep(0.1)  # no file descriptor is left, or whoever it was is gone
+                continue
+            serving = asyncio.create_task(self.gateway.take(connection, str(address[0]), self.tls))
+            self._served.add(serving)
+            serving.add_done_callback(self._served.discard)
+
+    def close(self) -> None:
+        """Stop listening, and end what is being served."""
+        for task in (self._accepting, *self._served):
+            task.cancel()
+        self.sockets[0].close()
+
+
+async def listen(gateway: Gateway, host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
     """Start to serve an address."""
-    limits = gateway.limits
-    handshake = limits.handshake_seconds if tls else None
-    return await asyncio.start_server(
-        gateway.serve, host, port, ssl=tls, ssl_handshake_timeout=handshake, limit=limits.piece_bytes, backlog=512
-    )
+    return Listener(gateway, host, port, tls)
 
 
 async def run(gateway: Gateway, host: str, port: int, tls: ssl.SSLContext) -> None:

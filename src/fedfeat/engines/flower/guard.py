@@ -2,7 +2,8 @@
 
 It is run as a file, with nothing but the standard library: ``python -I guard.py STATE RESTART COMMAND ...``. Its
 standard input is a pipe from the process that started it; the end of that pipe, however it came about (also by
-``kill -9``), ends the command. RESTART is ``always`` or ``never``. STATE is a JSON file: pid, starts, last exit.
+``kill -9``), ends the command. RESTART is ``always`` or ``never``. STATE is a JSON file: pid, starts, last exit. The
+log beside it, ``NAME.log`` for ``NAME.state.json``, is begun anew when it is full, and the one before kept.
 
 Flower's processes start others in sessions of their own, which a signal to a process group does not reach. On Linux
 the guard therefore adopts every orphan below it and signals all its descendants one by one.
@@ -15,6 +16,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -25,6 +27,8 @@ PR_SET_CHILD_SUBREAPER = 36
 QUICK_EXIT_SECONDS = 10.0
 LONGEST_DELAY_SECONDS = 8.0
 GRACE_SECONDS = 8.0
+LOOK_SECONDS = 1.0  # between two looks at the log
+LARGEST_LOG = 8 << 20
 
 
 def prctl(option: int, value: int) -> None:
@@ -70,7 +74,8 @@ class Guard:
         while not self.stopping:
             if not self.pid and time.monotonic() >= next_start:
                 self._start()
-            timeout = None if self.pid else max(0.0, next_start - time.monotonic())
+            self._rotate()
+            timeout = LOOK_SECONDS if self.pid else max(0.0, next_start - time.monotonic())
             ready, _, _ = select.select([0, wake], [], [], timeout)
             if wake in ready:
                 os.read(wake, 4096)
@@ -83,6 +88,14 @@ class Guard:
                 next_start = time.monotonic() + self._next_delay()
         self._end_family()
         return self.last_exit or 0
+
+    def _rotate(self) -> None:
+        """Put a full log aside; the command goes on writing at its end, which is then the beginning."""
+        log = Path(str(self.state).removesuffix(".state.json") + ".log")
+        with contextlib.suppress(OSError):
+            if log.stat().st_size > LARGEST_LOG:
+                shutil.copyfile(log, log.with_suffix(".log.1"))
+                os.truncate(log, 0)
 
     def _wake_on_signals(self) -> int:
         read_end, write_end = os.pipe()

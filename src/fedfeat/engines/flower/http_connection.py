@@ -17,7 +17,7 @@ from typing import TypeVar
 import h11
 
 Result = TypeVar("Result")
-FLEET = re.compile(rb"/v1/fleet/[a-z]+(-[a-z]+)*")
+FLEET = re.compile(rb"/v1/fleet/(?=[a-z-]{1,32}$)[a-z]+(-[a-z]+)*")  # short, since the SuperLink logs it
 # Addressed to the next machine only, or to be set by the gateway and nobody else.
 NOT_PASSED_ON = frozenset(
     b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding "
@@ -30,7 +30,13 @@ class Limits:
     """How much and how long a gateway bears; SuperNodes stay far below."""
 
     connections: int = 1000
+    connections_per_address: int = 128
     body_bytes: int = 64 << 20
+    flight_bytes: int = 256 << 20
+    """Bodies that are on their way at the same time; the SuperLink holds each until it is whole."""
+    flight_bytes_per_address: int = 128 << 20
+    room_seconds: float = 30.0
+    """How long a request waits for its share of them."""
     header_bytes: int = 32 << 10
     piece_bytes: int = 256 << 10
     handshake_seconds: float = 10.0
@@ -132,7 +138,7 @@ def refusal(request: h11.Request, largest_head: int, largest_body: int) -> Refus
         return Refusal(411, "send Content-Length, not Transfer-Encoding")
     if b"upgrade" in names:
         return Refusal(403, "no other protocols here")
-    length = next((int(value) for name, value in request.headers if name == b"content-length"), None)
+    length = body_length(request) if b"content-length" in names else None
     if (request.method, request.target) == (b"GET", b"/health"):
         return Refusal(400, "no body expected") if length else None
     if request.method != b"POST" or not FLEET.fullmatch(request.target):
@@ -142,6 +148,11 @@ def refusal(request: h11.Request, largest_head: int, largest_body: int) -> Refus
     if length > largest_body:
         return Refusal(413, f"more than {largest_body} bytes")
     return None
+
+
+def body_length(request: h11.Request) -> int:
+    """Return how long a request says its body is."""
+    return next((int(value) for name, value in request.headers if name == b"content-length"), 0)
 
 
 def forwarded_headers(request: h11.Request, peer: str, link: str) -> list[tuple[bytes, bytes]]:

@@ -22,6 +22,7 @@ from flwr.supercore.inflatable.inflatable_utils import pull_objects
 from fedfeat.algorithm.engine import Lost
 from fedfeat.config import Config, make_config
 from fedfeat.config.config import Table
+from fedfeat.config.plugins import refuse_missing, without_folder
 from fedfeat.engines.flower.codec import CodecError, Packed
 
 PROTOCOL = 1  # both sides must speak the same
@@ -33,6 +34,7 @@ SMALL = 1 << 20  # bytes
 
 # Flower's word that a node or its message is gone; every other error is the client's own failure.
 MISSING = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
+NO_REPLY = "no reply within"  # of a client that kept silent until the deadline
 CANNOT_RUN = {ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.INVALID_FAB}
 HINT = "; install the same versions of fedfeat and flwr on all machines"
 
@@ -59,8 +61,10 @@ def poll_quickly() -> None:
 def config_to_send(config: Config) -> Table:
     """Return what clients need of a configuration: not where the server keeps things, nor how it waits."""
     table = config.to_table()
-    for name in ("run", "federation", "plugins", "tracker"):
+    for name in ("run", "federation", "tracker"):
         table.pop(name, None)
+    if "plugins" in table:
+        table["plugins"] = [without_folder(entry) for entry in table["plugins"]]
     table["data"] = {k: v for k, v in table["data"].items() if k != "path"}
     return table
 
@@ -69,10 +73,11 @@ def config_received(
     table: Mapping[str, Any], *, engine: Mapping[str, Any], plugins: list[str], model: str | None = None
 ) -> Config:
     """Return the configuration as a client runs it: on its own device, with its own files of methods and of a model."""
-    received = {**table, "engine": {**table["engine"], **engine}}
+    refuse_missing(table.get("plugins", []), plugins)
+    own = {"engine": {**table["engine"], **engine}, "plugins": plugins}
     if model is not None and "path" in table["model"]:
-        received["model"] = {**table["model"], "path": model}
-    return make_config({**received, "plugins": plugins} if plugins else received, where="the server's configuration")
+        own["model"] = {**table["model"], "path": model}
+    return make_config({**table, **own}, where="the server's configuration")
 
 
 def to_records(header: Header, packed: Packed | None = None) -> RecordDict:
@@ -155,7 +160,7 @@ class Channel:
             if waiting:
                 time.sleep(self.poll)
         for key in waiting.values():
-            yield key, Lost("missing", f"no reply within {deadline:g} s")
+            yield key, Lost("missing", f"{NO_REPLY} {deadline:g} s")
 
 
 def _read(message: Message, after: float) -> Reply | Lost:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedfeat.core.errors import FedfeatError, MissingExtra
+from fedfeat.core.files import private_folder
 from fedfeat.engines.flower import guard
 from fedfeat.engines.flower.addresses import LOOPBACK, free_port, is_healthy, join_address, need_free
 from fedfeat.engines.flower.keys import Certificates
@@ -68,7 +69,7 @@ class Process:
 
     def start(self) -> Self:
         """Start the command under its guard."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # logs and messages are nobody else's business
+        private_folder(self.folder)  # logs and messages are nobody else's business
         self._state_file.unlink(missing_ok=True)
         policy = "always" if self.restart else "never"
         with self.log.open("ab") as log:

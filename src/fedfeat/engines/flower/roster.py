@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedfeat.algorithm.engine import Lost
+from fedfeat.core.errors import CheckpointError, one_line
 from fedfeat.core.files import write_json
 from fedfeat.engines.flower.messages import HELLO, Channel, Header, Reply, Request
 from fedfeat.federation.screen import fault_of_header, is_count
@@ -45,6 +46,10 @@ def read_roster(folder: Path) -> tuple[str, dict[str, int]]:
         return str(known["run"]), {str(name): int(k) for name, k in known["clients"].items()}
     except FileNotFoundError:
         return uuid.uuid4().hex, {}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CheckpointError(
+            f"{folder / ROSTER}: damaged, so nobody knows which client is which; restore it, or start the run anew"
+        ) from None
 
 
 class Roster:
@@ -77,7 +82,7 @@ class Roster:
             self._admit(node, hellos[node], online[node])
         for node, answer in answers.items():
             if isinstance(answer, Lost):
-                log.warning("node %d did not say hello: %s", node, answer.reason)
+                log.warning("node %d did not say hello: %s", node, one_line(answer.reason))
 
     def wait_for(self, clients: set[int], count: int, seconds: float) -> None:
         """Wait until so many of these clients are connected, or for that long."""
@@ -90,7 +95,7 @@ class Roster:
     def _admit(self, node: int, answer: Reply, registered: str) -> None:
         hello = answer.header
         # Where clients have keys, the name of the key counts: nobody can come as somebody else.
-        name, problem = registered or str(hello.get("name")), hello.get("refused") or fault_of_hello(hello)
+        name, problem = registered or one_line(hello.get("name"), 80), hello.get("refused") or fault_of_hello(hello)
         client = None if problem else self._id_for(name, hello.get("client"))
         if client is None:
             problem = problem or f"it asks for id {hello.get('client')}, which is taken or not among {self.clients}"
@@ -99,7 +104,7 @@ class Roster:
         elif hello.get("backbone") != self.greeting.get("backbone"):
             problem = "the model in its folder is not the server's (the fingerprints differ)"
         if problem or client is None:
-            self._refuse(node, name, str(problem), answer.after)
+            self._refuse(node, name, one_line(problem), answer.after)
             return
         self._refused.pop(node, None)
         # A client that was killed comes back under a new node; the old one lingers for a minute.

@@ -1,7 +1,9 @@
 """A client's store on its own disk: its state, and the replies it gave, so that no request is worked on twice.
 
     journal.json     who the client is in this run, and the last exchanges: request, reply, state afterwards
+    journal.checked.json  the same with a checksum: it is what counts, and the other is for a store without it
     objects/HASH     tensors of states, and replies; one that did not change is not written again
+    copies/HASH      tensors of states once more: nobody else has them
 
 A reply leaves the client only after the journal with it is on disk. The journal reaches two rounds back, as far as a
 server's checkpoints do. A request that it holds already gets the stored reply; a request that differs from the one
@@ -10,6 +12,7 @@ noted at the same place, or comes from further back, is worked on from the state
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections import Counter
@@ -24,6 +27,7 @@ from fedfeat.core.files import write_atomically, write_json
 from fedfeat.core.payload import State
 from fedfeat.engines.flower.codec import CodecError, Packed, decode, encode, pack, unpack
 
+COPIES = "copies"
 ROUNDS_KEPT = 2  # as many as a server keeps checkpoints
 Place = tuple[int, int]  # task and round
 
@@ -57,7 +61,7 @@ class Store:
         self.entries: list[JournalEntry] = []
         self.sent: Counter[str] = Counter()  # bytes that left this client, by operation and entry
         self._known: dict[str, tuple[Tensor, str]] = {}  # entries of the current state and their hashes
-        if self._journal.exists():
+        if self._journal.exists() or self._checked.exists():
             self._read()
         self.reached = self.generation  # the highest so far; a server that remembers more knows of a loss
         self.state = self._load(self.now)
@@ -91,6 +95,13 @@ class Store:
         self.state = self._load(self.now)
         return None
 
+    def may_answer(self, place: Place, op: str, request: str) -> bool:
+        """Tell whether a request is the next one, or the very one that was answered at its place."""
+        at = [e for e in self.entries if (e.place, e.op) == (place, op)]
+        if at:
+            return at[0].request == request
+        return not self.entries or place >= self.entries[-1].place
+
     def after(self, place: Place, op: str) -> Snapshot:
         """Return the state that an exchange in the journal ended with."""
         return next(e.after for e in self.entries if (e.place, e.op) == (place, op))
@@ -123,6 +134,10 @@ class Store:
     def _journal(self) -> Path:
         return self.folder / "journal.json"
 
+    @property
+    def _checked(self) -> Path:
+        return self.folder / "journal.checked.json"
+
     def _snapshot(self, state: State) -> Snapshot:
         tensors: dict[str, str] = {}
         known: dict[str, tuple[Tensor, str]] = {}
@@ -142,23 +157,24 @@ class Store:
         """Store a payload under its hash; one that is there is written again only if it was damaged."""
         data = encode(packed)
         name = hashlib.sha256(data).hexdigest()
-        path = self.folder / "objects" / name
-        if path.exists() and path.read_bytes() == data:
-            return name
-        if flush:
-            write_atomically(path, data)
-        else:  # one that is cut off does not have its hash
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+        for path in (self.folder / "objects" / name, self.folder / COPIES / name)[: 1 + flush]:
+            if path.exists() and path.read_bytes() == data:
+                continue
+            if flush:
+                write_atomically(path, data)
+            else:  # one that is cut off does not have its hash
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(data)
         return name
 
     def _object(self, name: str) -> Packed | None:
-        """Return what was stored under a hash; None if it is gone or damaged."""
-        try:
-            data = (self.folder / "objects" / name).read_bytes()
-            return decode(data) if hashlib.sha256(data).hexdigest() == name else None
-        except (OSError, CodecError):
-            return None
+        """Return what was stored under a hash; None if it is gone or damaged, and so is its copy."""
+        for place in ("objects", COPIES):
+            with contextlib.suppress(OSError, CodecError):
+                data = (self.folder / place / name).read_bytes()
+                if hashlib.sha256(data).hexdigest() == name:
+                    return decode(data)
+        return None
 
     def _tensor(self, name: str) -> Tensor | None:
         try:
@@ -186,24 +202,67 @@ class Store:
 
     def _write(self) -> None:
         entries = [asdict(entry) for entry in self.entries]
-        write_json(self._journal, {"base": asdict(self.base), "entries": entries, "sent": dict(self.sent)})
+        journal = {"base": asdict(self.base), "entries": entries, "sent": dict(self.sent)}
+        write_json(self._checked, {"checksum": _digest(journal), "journal": journal})
+        write_json(self._journal, journal)
+
+    def _last_journal(self) -> Any:
+        """Return the journal with a checksum, or where that is damaged the other one."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            checked = json.loads(self._checked.read_text())
+            if checked["checksum"] == _digest(checked["journal"]):
+                return checked["journal"]
+        return json.loads(self._journal.read_text())
 
     def _read(self) -> None:
         try:
-            journal = json.loads(self._journal.read_text())
+            journal = self._last_journal()
             self.base = Snapshot(**journal["base"])
             self.entries = [
                 JournalEntry(**{**e, "place": (e["place"][0], e["place"][1]), "after": Snapshot(**e["after"])})
                 for e in journal["entries"]
             ]
             self.sent = Counter(journal["sent"])
-        except (ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError):
             self._forget()
 
     def _clean(self) -> None:
         """Drop objects that nothing in the journal refers to."""
         needed = {h for s in (self.base, *(e.after for e in self.entries)) for h in s.tensors.values()}
         needed |= {e.reply for e in self.entries}
-        for path in (self.folder / "objects").iterdir():
+        for path in (*(self.folder / "objects").glob("*"), *(self.folder / COPIES).glob("*")):
             if path.name not in needed:
                 path.unlink(missing_ok=True)
+
+
+class UpdateAccount:
+    """What a client counts over all runs, in ``account.json``: updates that left, and who it is in each run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / "account.json"
+        kept = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.updates: int = kept.get("updates", 0)
+        self.clients: dict[str, int] = kept.get("clients", {})
+
+    def add(self) -> None:
+        """Count an update; it may leave when this returns."""
+        self.updates += 1
+        self._write()
+
+    def client(self, run: str, asked: int) -> int:
+        """Return which client this is in a run: whoever the first request took it for."""
+        if run not in self.clients:
+            self.clients[run] = asked
+            self._write()
+        return self.clients[run]
+
+    def bytes(self) -> int:
+        """Return how much is kept for servers."""
+        return sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+
+    def _write(self) -> None:
+        write_json(self.path, {"updates": self.updates, "clients": self.clients})
+
+
+def _digest(journal: Any) -> str:
+    return hashlib.sha256(json.dumps(journal, sort_keys=True).encode()).hexdigest()

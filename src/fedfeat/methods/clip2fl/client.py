@@ -22,7 +22,7 @@ from fedfeat.methods.clip2fl.siamese import augment
 CLASSES, WEIGHT_GRADIENTS, BIAS_GRADIENTS = "clip2fl.classes", "clip2fl.weight_gradients", "clip2fl.bias_gradients"
 WEIGHT, BIAS = "clip2fl.weight", "clip2fl.bias"
 SENDS = tuple(
-    replace(sent, often="S")
+    replace(sent, often="S", asked_by=WEIGHT)
     for sent in (
         Sent(f"down/train/{WEIGHT}", "the classifier that gradients are measured at", ("C", "d")),
         Sent(f"down/train/{BIAS}", "its bias", ("C",)),

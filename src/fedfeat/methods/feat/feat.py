@@ -35,9 +35,9 @@ def _corrects(settings: FeatSettings) -> bool:
 SENDS = tuple(
     replace(sent, when=_corrects, remark="from task 2 on")
     for sent in (
-        Sent("up/train/prior_head", "mean head energy of the client's exemplars", low=0, high=1),
-        Sent("up/train/prior_tail", "mean tail energy of the client's exemplars", low=0, high=1),
-        Sent("up/train/num_tail", "number of exemplars behind the two", kind="count"),
+        Sent("up/train/prior_head", "mean head energy of the client's exemplars", low=0, high=1, from_task=2),
+        Sent("up/train/prior_tail", "mean tail energy of the client's exemplars", low=0, high=1, from_task=2),
+        Sent("up/train/num_tail", "number of exemplars behind the two", kind="count", from_task=2),
     )
 )
 

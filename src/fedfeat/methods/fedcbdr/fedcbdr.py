@@ -125,6 +125,7 @@ def _by_class(settings: FedCBDRSettings) -> bool:
             "up/leverage/mass",
             "sum of leverage scores",
             low=0,
+            high="d",
             always=True,
             when=lambda settings: not _by_class(settings),
             remark="not in mode class_quota",
@@ -143,6 +144,7 @@ def _by_class(settings: FedCBDRSettings) -> bool:
             "leverage per new class",
             ("N",),
             low=0,
+            high="d",
             always=True,
             when=_by_class,
             remark="mode class_quota only",
@@ -264,6 +266,7 @@ class LeverageChoice(TaskEndStep):
             return allot_by_class(task_end.budget, reports)
         if self.settings.mode == "global":
             masses = np.array([max(number_of(reports[k], "mass"), 0.0) for k in sizes])
+            masses = masses if masses.any() else np.ones(len(masses))
             rng = rng_at(task_end.seed, "global-leverage", task_end.task)
             wanted = rng.multinomial(task_end.budget, masses / masses.sum())
         else:

@@ -94,7 +94,7 @@ def allot_by_class(budget: int, reports: dict[int, Payload]) -> dict[int, int | 
     """Give every class the same number of exemplars and split it over clients by their leverage in that class."""
     clients = list(reports)
     counts = np.stack([tensor_of(reports[k], "counts").cpu().numpy() for k in clients]).astype(np.int64)
-    masses = np.stack([tensor_of(reports[k], "masses").cpu().numpy() for k in clients]).astype(np.float64)
+    masses = np.stack([tensor_of(reports[k], "masses").cpu().numpy() for k in clients]).astype(np.float64).clip(min=0)
     per_class = even_shares(counts.sum(axis=0).tolist(), budget)
     shares = np.zeros_like(counts)
     for label, quota in enumerate(per_class):

@@ -13,7 +13,7 @@ from fedfeat.algorithm.engine import Lost
 from fedfeat.core.payload import Payload, value_bytes
 from fedfeat.data.augment import DeviceImages
 from fedfeat.engines.inprocess import InProcessEngine
-from fedfeat.federation.screen import fault_of
+from fedfeat.federation.screen import declared_losses, fault_of
 from fedfeat.runs.experiment import Experiment
 
 
@@ -56,6 +56,7 @@ class Observed:
 
     def __init__(self, experiment: Experiment) -> None:
         self.engine: InProcessEngine = experiment.engine
+        self.sends = {**experiment.method.sends, **declared_losses(experiment.method)}
         self.images = Watched(self.engine.train_images)
         self.answers: list[Answer] = []
         self.engine.train_images = self.images
@@ -74,24 +75,25 @@ class Observed:
         self.engine.client, self.engine.ask = client, listening  # type: ignore[method-assign]
 
     def _answer(self, op: str, client: int, request: Payload, reply: Payload) -> Answer:
-        fault = fault_of(op, request, reply, self.engine.method.sends, self._sizes(client))
+        fault = fault_of(op, request, reply, self.sends, self.engine.reply_sizes(client))
+        fault = fault or self._rows(op, client, reply)
         size = sum(value_bytes(value) for value in reply.values())
         pixels = self.images.images[0].numel()
         images = (n for n, v in reply.items() if isinstance(v, Tensor) and _like_images(v, pixels))
         return Answer(op, client, self.engine.task, frozenset(reply), size, fault, next(images, None))
 
-    def _sizes(self, client_id: int) -> dict[str, int]:
-        """What the symbols in declared shapes amount to for this client, now."""
-        model, seen, client = self.engine.model, self.engine.seen, self.engine.client(client_id)
-        return {
-            "theta": len(model.vector),
-            "trained": model.num_trainable,
-            "d": self.engine.network.backbone.feature_dim,
-            "C": seen.num_classes,
-            "N": seen.num_classes - seen.num_old,
-            "n": len(client.samples),
-            "h": len(torch.unique(client.labels(client.local_set))),
-        }
+    def _rows(self, op: str, client_id: int, reply: Payload) -> str | None:
+        """Return which entry has another number of rows than the client's samples, or the classes that it holds."""
+        client = self.engine.client(client_id)
+        known = {"n": len(client.samples), "h": len(torch.unique(client.labels(client.local_set)))}
+        for name, value in reply.items():
+            sent = self.sends.get(name)
+            if sent is None or sent.op not in (op, "*") or sent.at_most or not isinstance(value, Tensor):
+                continue
+            for symbol, came in zip(sent.shape or (), value.shape, strict=False):
+                if known.get(str(symbol), came) != came:
+                    return f"{name}: expected {known[str(symbol)]} rows, got {came}"
+        return None
 
 
 def _like_images(value: Tensor, pixels: int) -> bool:
