@@ -13,8 +13,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from fedfeat.federation.screen import TRAIN, declared_losses, fault_of, odd_ones
-
 from fedfeat.algorithm.engine import Lost
 from fedfeat.config import load_config
 from fedfeat.core.payload import Payload
@@ -22,6 +20,7 @@ from fedfeat.engines.flower.update_norms import oversized, update_sizes
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.loop import Federation
 from fedfeat.federation.progress import Progress
+from fedfeat.federation.screen import TRAIN, declared_losses, fault_of, odd_ones
 from fedfeat.methods import all_methods
 from fedfeat.runs.experiment import Experiment
 

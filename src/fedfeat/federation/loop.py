@@ -178,16 +178,17 @@ class Federation:
     def _take_or_leave(self, result: Average) -> Event:
         """Take a round; one of strangers that leads to no usable model is thrown away, and the event says why."""
         now = self.progress
+        if not self.remote:
+            self._take(result)
+            return {}
         before = {k: dict(v) if isinstance(v, dict) else v for k, v in vars(now).items()}
         try:
             self._take(result)
             fault = fault_of_state(now)
         except Exception as error:
-            if not self.remote:
-                raise
             log.info("a round cannot be used", exc_info=True)
             fault = f"{type(error).__name__}: {error}"
-        if fault is None or not self.remote:
+        if fault is None:
             return {}
         vars(now).update(before)
         self.engine.shared = now.shared
