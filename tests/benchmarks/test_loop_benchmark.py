@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("loop-benchmark")]  # run once
 
 ROOT = Path(__file__).parents[2]
 

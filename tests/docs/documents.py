@@ -29,7 +29,7 @@ NOT_RUN_HERE = re.compile(r"<!-- not run on this page \(([^)]+)\): (.+?) -->", r
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SHELL = ("sh", "console")
 REASONS = {
-    "a GPU": r"\bcuda\b|bench gpu",
+    "a GPU": r"\bcuda\b|bench gpu|^fedfeat queue",
     "downloads": r"\b(cifar|tiny)|table-\w+$",
     "several machines": r"^fedfeat (server|client) ",
     "installs": r"^(pip|make) ",

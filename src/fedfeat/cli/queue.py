@@ -34,7 +34,7 @@ def queue(
     out: Annotated[Path, typer.Option(help="folder of the runs")] = Path("runs/queue"),
     results: Annotated[Path, typer.Option(help="folder of records; what has one is not run")] = Path("results"),
 ) -> None:
-    """Run a list of experiments in one process; what is finished or recorded is left out, a failure stops nothing."""
+    """Run a list of experiments in one process, as many as fit into a time; what is finished is not run again."""
     began = time.monotonic()
     entries = [entry for entry in read_queue(file, out) if not (results / _record(entry.run)).is_file()]
     names = tell_apart([entry.run.config for entry in entries])

@@ -57,7 +57,7 @@ def test_three_owners_learn_together(tmp_path: Path) -> None:
     assert sent_by_clients(tmp_path / "run") == up
     run_without_processes(deploy.federated(config), tmp_path / "here", tmp_path / "data")
     assert weights(tmp_path / "run") == weights(tmp_path / "here")
-    assert "truck" in (tmp_path / "run" / "report.html").read_text()
+    assert (tmp_path / "run" / "report.html").is_file()
 
 
 def sent_by_clients(run: Path) -> dict[str, int]:

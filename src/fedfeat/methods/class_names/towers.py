@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -131,13 +132,23 @@ def _transformers(module: Any, path: Path, arch: str, device: str) -> Tower:
 
     @cache
     def processor() -> Any:
-        return module.AutoImageProcessor.from_pretrained(str(path), local_files_only=True)
+        return _image_processor(module, path)
 
     def images(pixels: np.ndarray) -> Tensor:
         inputs = processor()(images=_pictures(pixels), return_tensors="pt")["pixel_values"]
         return _checked(_projected(model.get_image_features, pixel_values=inputs.to(device)), width, path)
 
     return Tower(text, images)
+
+
+def _image_processor(module: Any, path: Path) -> Any:
+    """Return what prepares images for a model; without torchvision the one that does it with Pillow."""
+    try:
+        return module.AutoImageProcessor.from_pretrained(str(path), local_files_only=True)
+    except ImportError:
+        kind = json.loads((path / "preprocessor_config.json").read_text())["image_processor_type"]
+        with_pillow = getattr(module, f"{kind.removesuffix('Fast').removesuffix('Pil')}Pil")
+        return with_pillow.from_pretrained(str(path), local_files_only=True)
 
 
 def _sentences(module: Any, path: Path, arch: str, device: str) -> Tower:
