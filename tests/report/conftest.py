@@ -17,7 +17,7 @@ MakeRun = Callable[..., Path]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Keep the tests of the browser on one worker: it is started once."""
     for item in items:
-        if item.get_closest_marker("browser"):
+        if item.get_closest_marker("browser") and not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group("browser"))
 
 
@@ -26,7 +26,7 @@ def make_run(tmp_path: Path) -> MakeRun:
     return functools.partial(write_run, tmp_path / "runs")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with chromium() as started:
         yield started
