@@ -138,14 +138,20 @@ def test_a_value_outside_its_declaration_is_found(tmp_path: Path, monkeypatch: p
     assert "calm.length: expected values of at most 0, got " in told(output)["sends"][0]
 
 
-def test_a_declaration_that_nothing_answers_to_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("how", "found"),
+    [("", "calm.more: missing"), (", optional=True", "'up/train/calm.more' is declared and never sent")],
+)
+def test_a_declaration_that_nothing_answers_to_is_found(
+    how: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     CliRunner().invoke(app, ["new", "method", "calm"])
-    more = 'sends=(Sent("up/train/calm.more", "more"), Sent('
+    more = f'sends=(Sent("up/train/calm.more", "more"{how}), Sent('
     (tmp_path / "calm.py").write_text((tmp_path / "calm.py").read_text().replace("sends=(Sent(", more))
     status, output = check("calm.py", "--only", "sends")
     assert status == 1
-    assert "calm.more: missing" in told(output)["sends"][0]
+    assert found in told(output)["sends"][0]
 
 
 @pytest.mark.parametrize(

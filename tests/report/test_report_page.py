@@ -7,8 +7,6 @@ import hashlib
 import json
 import re
 import tomllib
-import zlib
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -20,45 +18,9 @@ from fedfeat.report.collect import find_runs, summary_rows
 from fedfeat.report.headline import headline
 from fedfeat.report.page import ASSETS, SCRIPTS, STYLES, data_text, document, report_html, write_report
 from fedfeat.report.page_data import page_data
+from report_page import Page, unpacked
 
 MEBIBYTE = 2**20
-
-
-def unpacked(text: str) -> str:
-    return zlib.decompress(base64.b85decode(text.replace(",", "<")), wbits=-zlib.MAX_WBITS).decode()
-
-
-class Page(HTMLParser):
-    """Collects elements with their attributes, and the content of scripts by their order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.inside = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag, attrs):
-        self.elements.append((tag, dict(attrs)))
-        self.inside = tag
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_endtag(self, tag):
-        self.inside = ""
-
-    def handle_data(self, data):
-        if self.inside == "script":
-            self.scripts[-1] += data
-
-    @property
-    def policy(self) -> dict[str, list[str]]:
-        texts = [a["content"] for t, a in self.elements if a.get("http-equiv") == "Content-Security-Policy"]
-        return {name: values for name, *values in (part.split() for part in texts[0].split(";"))}
-
-    @property
-    def data(self) -> dict:
-        return json.loads(unpacked(self.scripts[0]))
 
 
 @pytest.fixture

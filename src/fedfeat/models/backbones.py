@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from itertools import pairwise
 from typing import Literal, NamedTuple, Protocol, cast
 
@@ -87,7 +88,7 @@ def by_patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
     return product.permute(0, 3, 1, 2)
 
 
-class Block(nn.Module):
+class Block(nn.Module, ABC):
     """A residual block; ``next_stride`` is that of the block behind it."""
 
     expansion = 1  # channels of its output, in units of its width
@@ -101,18 +102,18 @@ class Block(nn.Module):
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, bias=False), make_norm(norm, outputs))
 
+    @abstractmethod
     def _build(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         """Make the layers beside the shortcut."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def last_norm(self) -> nn.Module:
         """The normalisation before the shortcut's sum."""
-        raise NotImplementedError
 
+    @abstractmethod
     def inner(self, x: Tensor) -> Tensor:
         """Return what the block's last normalisation sees."""
-        raise NotImplementedError
 
     def before_activation(self, x: Activation) -> Tensor:
         """Return the block's output before its last ReLU."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -31,7 +32,7 @@ class Backwards(InProcessEngine):
         yield from sorted(replies.items())
 
 
-class BothWays(InProcessEngine):
+class BothWays(InProcessEngine, ABC):
     """Trains clients one by one and in a second way; the run goes on from the former, so rounding does not add up."""
 
     other: InProcessEngine
@@ -62,9 +63,9 @@ class BothWays(InProcessEngine):
             self.difference = f"in task {self.task + 1}, round {self.round + 1}, {found}"
         yield from ours.items()
 
+    @abstractmethod
     def in_another_way(self, requests: Mapping[int, Payload]) -> bool:
         """Whether the second engine had a way of its own for these clients."""
-        raise NotImplementedError
 
 
 class BesideVectorised(BothWays):

@@ -15,7 +15,7 @@ FINITE = "guard sums and means over nothing: a client may hold one image, one cl
 @promise("odd clients", "clients with one image, one class or nothing at all do no harm")
 def odd_clients(trial: Trial) -> None:
     """Run with such clients in every task."""
-    run = trial.run(_few(4), dealt=scenario_from(trial.dataset.train_labels, _dealt()))
+    run = trial.run(_few(4), scenario=scenario_from(trial.dataset.train_labels, _partitioned()))
     for event in run.history:
         for name, value in event.get("losses", {}).items():
             if value is None or not np.isfinite(value):
@@ -28,8 +28,8 @@ def odd_clients(trial: Trial) -> None:
 def nobody(trial: Trial) -> None:
     """Run with clients that never have an image."""
     empty = scenario_from(trial.dataset.train_labels, [[[], []]] * TASKS)
-    before = trial.experiment(_few(2), dealt=empty).engine.begin_task(0)
-    run = trial.run(_few(2), dealt=empty)
+    before = trial.experiment(_few(2), scenario=empty).engine.begin_task(0)
+    run = trial.run(_few(2), scenario=empty)
     trained = run.experiment.engine.network.trained_parameters()
     backbone = sum(parameter.numel() for name, parameter in trained if name.startswith("backbone."))
     if not torch.equal(run.progress.weights[:backbone], before[:backbone]):
@@ -40,7 +40,7 @@ def _few(clients: int) -> dict[str, dict[str, int]]:
     return {"scenario": {"clients": clients, "min_samples": 0}}
 
 
-def _dealt() -> list[list[list[int]]]:
+def _partitioned() -> list[list[list[int]]]:
     def samples(c: int, count: int) -> list[int]:
         return list(range(c * PER_CLASS, c * PER_CLASS + count))
 

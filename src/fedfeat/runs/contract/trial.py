@@ -120,10 +120,10 @@ class Trial:
         return self.run(global_seed=1)
 
     def experiment(
-        self, changes: Changes = NONE, *, factory: EngineFactory = make_engine, dealt: Scenario | None = None
+        self, changes: Changes = NONE, *, factory: EngineFactory = make_engine, scenario: Scenario | None = None
     ) -> Experiment:
         """Put an experiment together, with an engine and a partition of one's own if need be."""
-        return Experiment(self.config(changes), self.dataset, dealt, factory)
+        return Experiment(self.config(changes), self.dataset, scenario, factory)
 
     def plain(self) -> Experiment:
         """Put the same together without the method's own parts: plain averaging, nothing kept."""
@@ -140,12 +140,12 @@ class Trial:
         changes: Changes = NONE,
         *,
         factory: EngineFactory = make_engine,
-        dealt: Scenario | None = None,
+        scenario: Scenario | None = None,
         global_seed: int = 0,
     ) -> Run:
         """Run the method from beginning to end; ``global_seed`` is for generators that it should not use."""
         with seeded(global_seed):
-            return self.finish(self.experiment(changes, factory=factory, dealt=dealt))
+            return self.finish(self.experiment(changes, factory=factory, scenario=scenario))
 
     def new_folder(self) -> Path:
         """Return a folder that no run has used."""
