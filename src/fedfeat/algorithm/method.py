@@ -58,7 +58,8 @@ class Reference(Protocol):
 
     A function that is ``Capturable`` runs at full speed on engine cuda; any other callable works too, in eager mode.
     A reference says ``alike = True`` if its capturable function is the same for every client of a round, so that only
-    its tensors differ: many small clients can then be trained at once.
+    its tensors differ: many small clients can then be trained at once. One without tensors sees each image by itself,
+    and is then called once for the images of all clients.
     """
 
     def start(self, client: Client, request: Payload) -> ReferenceFunction | None:

@@ -26,6 +26,7 @@ from fedfeat.federation.training import sgd, train_step
 from fedfeat.models import Network, as_vector
 
 Convolutions = Literal["grouped", "products"]
+Referred = list[Tensor] | dict[str, Tensor]  # of one reference: its clients' tensors, or what it found for them
 Key = tuple[int, int, bool]  # places, batch size, whether these are the first rows
 
 
@@ -116,7 +117,7 @@ class Stack:
         leaves, running = self._entries(vectors)
 
         def loss(images: Tensor, labels: Tensor, _: References) -> tuple[None, Tensor]:
-            return None, self._losses({**leaves, **running}, images, labels, self._reference_tensors(members))
+            return None, self._losses({**leaves, **running}, images, labels, self._referred(members, images))
 
         def descend(gradients: Sequence[Tensor | None]) -> list[Tensor]:
             if running:
@@ -146,14 +147,23 @@ class Stack:
         images = self.images.transformed(indices, *planned).contiguous()
         return images.view(-1, size, *images.shape[1:]), self.images.labels[indices].view(-1, size)
 
-    def _reference_tensors(self, members: Tensor) -> list[list[Tensor]]:
-        return [[t[members] for t in reference.tensors] for reference in self.references]
+    def _referred(self, members: Tensor, images: Tensor) -> list[Referred]:
+        """Return the tensors of each reference; one that has none sees the images of all clients at once, here."""
+        return [
+            [t[members] for t in reference.tensors]
+            if reference.tensors
+            else {k: v.unflatten(0, images.shape[:2]) for k, v in reference(images.flatten(0, 1)).items()}
+            for reference in self.references
+        ]
 
     def _losses_of_one(
-        self, values: dict[str, Tensor], images: Tensor, labels: Tensor, tensors: list[list[Tensor]]
+        self, values: dict[str, Tensor], images: Tensor, labels: Tensor, referred: list[Referred]
     ) -> Tensor:
-        bound = zip(self.references, tensors, strict=True)
-        references = [replace(reference, tensors=tuple(own)) for reference, own in bound]
+        bound = zip(self.references, referred, strict=True)
+        references: References = [
+            Capturable(lambda _, own=own: own) if isinstance(own, dict) else replace(reference, tensors=tuple(own))
+            for reference, own in bound
+        ]
         losses: Tensor = torch.func.functional_call(self.loss, values, (images, labels, references))
         return losses
 
@@ -206,8 +216,9 @@ class Stack:
         self.vectors[:] = self.model.vector
         leaves, running = self._entries(self.vectors[:2])
         members = self.places[:2]
+        images, labels = self._batches(size, members)
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
-            self._losses({**leaves, **running}, *self._batches(size, members), self._reference_tensors(members))
+            self._losses({**leaves, **running}, images, labels, self._referred(members, images))
         return sum(kept.values()) // 2
 
 

@@ -253,7 +253,8 @@ def test_the_servers_student_is_captured_and_learns_the_same(tmp_path: Path, met
 @pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=needs_gpu)])
 def test_pasted_and_repeated_exemplars_agree(tmp_path: Path, kernels: str) -> None:
     train = {**TRAIN, "paste": 0.5, "repeat_exemplars": 2}
-    changes = {"train": train, "scenario": {"tasks": 2, "budget": 30}}
+    # With this seed no ReLU is undecided: moving the initial weights by 1e-7 moves the last ones by 2e-7, not by 2e-3.
+    changes = {"train": train, "scenario": {"tasks": 2, "budget": 30}, "seed": 1}
     ours = kept(tmp_path, "replay", {**CUDA, "kernels": kernels}, **changes)
     theirs = kept(tmp_path, "replay", IN_PROCESS, **changes)
     usual = kept(tmp_path, "replay", IN_PROCESS, **{**changes, "train": TRAIN})
