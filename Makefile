@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/fedfeat compare configs/digits.toml --methods finetune,fedcbdr,fedcbdr+feat --seeds 0,1,2 --out runs/demo
+	$(BIN)/fedfeat compare configs/digits.toml --methods finetune,fedcbdr,fedcbdr+feat,fedfeat --seeds 0,1,2 --out runs/demo
 
 quick: $(STAMP)
 	$(PYTEST) -m 'not (slow or processes or browser or ray or interpreter or docs or real_data or chaos)'

@@ -35,7 +35,7 @@ navigation = {
             "robust",
         ],
         "Reference": ["metrics", "configuration", "methods/index", "communication", "calibration", "api/index"],
-        "Results": ["digits", "reproduction", "figures"],
+        "Results": ["recipe", "digits", "reproduction", "figures"],
         "Project": ["architecture", "contributing", "changelog"],
     },
     "tutorial/index": {

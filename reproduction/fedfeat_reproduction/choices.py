@@ -170,8 +170,9 @@ def _augments(config: Config) -> bool:
 
 
 def find_variations(records: Iterable[Record]) -> list[Variation]:
-    """Return the runs that can be compared with another: the one that shares most of what is not as usual."""
-    known = [(kept, cell, changes_in(kept, cell)) for kept in records if (cell := cell_of(kept)) is not None]
+    """Return the runs on test images that can be compared with another: the one that shares most of its changes."""
+    tested = (kept for kept in records if not kept.validates)
+    known = [(kept, cell, changes_in(kept, cell)) for kept in tested if (cell := cell_of(kept)) is not None]
     found = []
     for varied, cell, changes in known:
         others = [

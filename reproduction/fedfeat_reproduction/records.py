@@ -63,6 +63,11 @@ class Record(BaseModel):
             raise ValueError(f"expected a run's settings, and {' and '.join(missing)} are not among them")
         return config
 
+    @property
+    def validates(self) -> bool:
+        """Whether its accuracies are of held-out training images instead of test images."""
+        return bool(self.config.get("data", {}).get("validation"))
+
     def parsed_config(self) -> Config:
         """Return the run's configuration; with the values it ran with, whatever is called or done otherwise since."""
         return parse_config(as_recorded(self.config), where=f"{self.method} seed {self.seed}")

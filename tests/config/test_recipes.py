@@ -156,3 +156,22 @@ def test_a_run_names_its_bundle_in_folder_result_and_record(tmp_path: Path) -> N
 def test_tables_are_read_as_they_were_run_with_a_bundle() -> None:
     assert deciding_overrides(["recipe=released", "engine.name=cuda"]) == ("recipe=released",)
     assert RecordIndex([], overrides=["recipe=released"]).overrides == ("recipe=released",)
+
+
+def test_the_recommended_composition_says_what_it_was_chosen_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = make_config({"method": "fedfeat+calibrate"}).method
+    assert named == "fedcbdr+etf+balanced+distil+calibrate"
+    small = ["--set", "scenario.tasks=1", "--set", "scenario.clients=2", "--dry-run"]
+    for method, options, advised in (
+        ("fedfeat", [], True),
+        ("fedcbdr+etf+balanced+distil", ["--set", "train.weight_decay=0.0005"], True),
+        ("fedfeat", ["--recipe", "fedfeat", "--set", "train.rounds=1"], False),
+        ("fedfeat", ["--set", "train.rounds=40", "--set", "train.weight_decay=0.0005"], False),
+        ("finetune", [], False),
+    ):
+        cli.app(["run", "digits", *options, "--set", f"method={method}", *small], standalone_mode=False)
+        said = capsys.readouterr().out
+        assert ("'--recipe fedfeat' sets that" in said) is advised, (method, options)
+        assert ("train.rounds = 40" in said) is advised

@@ -111,7 +111,7 @@ def test_the_weight_follows_the_share_of_old_classes():
 
 def test_defaults():
     assert BalancedSettings() == BalancedSettings(scope="groups", tau=1.0, smooth=1.0, from_task=1)
-    assert DistilSettings() == DistilSettings(**{"lambda": 1.0, "weighting": "share", "temperature": 2.0})
+    assert DistilSettings() == DistilSettings(**{"lambda": 2.0, "weighting": "share", "temperature": 2.0})
 
 
 REFUSED = {

@@ -11,6 +11,7 @@ from fedfeat.config.presets import Cell
 from fedfeat_reproduction.choices import CHOICES
 from fedfeat_reproduction.effects import QUICK_FILE, read_measured
 from fedfeat_reproduction.page import NO_READING, PAGE, SUMMARY, missing_readings, read_readings, render_page
+from fedfeat_reproduction.recipe import collect, write_recipe_tables
 from fedfeat_reproduction.records import read_records
 from fedfeat_reproduction.render import published_text
 from fedfeat_reproduction.tables import TABLES
@@ -22,6 +23,20 @@ def test_the_page_is_what_the_records_give() -> None:
     written = (ROOT / "docs" / "reproduction.md").read_text()
     small = read_measured(ROOT / "results" / QUICK_FILE)
     assert written == render_page(read_records(ROOT / "results"), small), "run: python -m fedfeat_reproduction"
+
+
+def test_the_recipes_tables_are_what_the_records_give(tmp_path: Path, make_record: MakeRecord) -> None:
+    page, copy = ROOT / "docs" / "recipe.md", tmp_path / "recipe.md"
+    copy.write_text(page.read_text())
+    records = read_records(ROOT / "results")
+    write_recipe_tables(records, copy)
+    assert copy.read_text() == page.read_text(), "run: python -m fedfeat_reproduction"
+    method, changes = "fedcbdr+etf+balanced+distil", ("train.rounds=40", "train.weight_decay=0.0005")
+    tested = [make_record(method, value, seed=i, overrides=changes) for i, value in enumerate((70, 72))]
+    (row,) = collect([*tested, make_record("fedcbdr", 50)], validation=False).items()
+    assert row[0] == (method, ())
+    assert [figure.mean for figure in row[1].values()] == [71]
+    assert collect(tested, validation=True) == {}
 
 
 def test_every_cell_with_a_figure_of_ours_has_a_reading() -> None:

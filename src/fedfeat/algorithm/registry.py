@@ -34,7 +34,8 @@ class Part:
 
 
 PARTS: dict[str, Part] = {}
-ALIASES: dict[str, str] = {}  # other names of parts; records and folders have the part's own
+ALIASES: dict[str, str] = {}  # other names of parts and compositions; records and folders have the parts' own
+COMPOSITIONS: dict[str, str] = {}  # what a composition with a name of its own is, in a sentence
 
 
 def base(
@@ -77,6 +78,11 @@ def addon(
     return register
 
 
+def composition(name: str, spec: str, summary: str) -> None:
+    """Give a composition of parts a name of its own; a recipe of the same name holds settings that belong to it."""
+    ALIASES[name], COMPOSITIONS[name] = spec, summary
+
+
 def settings_tables() -> dict[str, type[Settings]]:
     """Return the settings model of every table that some part reads."""
     return {p.table: p.settings for p in PARTS.values() if p.settings is not NoSettings}
@@ -99,7 +105,7 @@ def declared_labels(spec: str) -> list[str]:
 
 
 def canonical(spec: str) -> str:
-    """Return a method's name without spaces and aliases: ``FedAvg + fedprox`` names the base by its alias."""
+    """Return a method's parts by their own names: ``FedAvg + fedprox`` names the base by an alias."""
     names = (name.strip() for name in spec.split("+"))
     return "+".join(name if name in PARTS else ALIASES.get(name.lower(), name) for name in names)
 

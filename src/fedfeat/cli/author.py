@@ -124,7 +124,7 @@ def _refuse_name(name: str, template: str) -> None:
     load_installed(reserved=Config.model_fields)
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise ConfigError(f"{name!r} cannot be the name of a method; take lower-case letters, digits and '_'")
-    if canonical(name) in PARTS or name in {*settings_tables(), *Config.model_fields}:
+    if name in PARTS or canonical(name) != name or name in {*settings_tables(), *Config.model_fields}:
         raise ConfigError(f"{name!r} is the name of a method or of a table of settings already; choose another")
     used = {getattr(node, field, None) for node in ast.walk(ast.parse(template)) for field in ("id", "arg", "name")}
     if name in used - {"my_method"}:

@@ -15,9 +15,12 @@ import typer
 from fedfeat.cli import dry_run as dry
 from fedfeat.cli.progress import RunProgress, console, exit_if_failed, finish_all
 from fedfeat.cli.report import write_comparison, write_run_report
-from fedfeat.config import load_config
+from fedfeat.config import Config, load_config
 from fedfeat.config.presets import COMPARED
+from fedfeat.config.recipes import RECIPES
 from fedfeat.core.errors import FedfeatError
+from fedfeat.core.settings import flatten
+from fedfeat.methods import COMPOSITIONS, canonical
 from fedfeat.runs.experiment import resume as resume_run
 from fedfeat.runs.experiment import start
 from fedfeat.runs.sweep import RunPool, in_turn, plan, processes
@@ -54,12 +57,26 @@ def run(
 ) -> None:
     """Run an experiment."""
     wanted = load_config(config, changes(recipe, set), plugin or ())
+    if advice := _left_out(wanted):
+        console.print(advice)
     if dry_run:
         return dry.dry_run(wanted, out, console)
     progress = RunProgress(console)
     with _stoppable(progress):
         start(wanted, out, (progress,))
         write_run_report(progress.folder)
+
+
+def _left_out(config: Config) -> str | None:
+    """Return what a composition was chosen with and this run does not have, or None."""
+    table = flatten(config.to_table())
+    for name in COMPOSITIONS:
+        if name in RECIPES and config.method == canonical(name) and config.recipe != name:
+            settings = flatten(RECIPES[name].settings)
+            missing = [f"{key} = {value}" for key, value in settings.items() if table.get(key) != value]
+            if missing:
+                return f"{name} was chosen with {' and '.join(missing)}; '--recipe {name}' sets that"
+    return None
 
 
 def changes(recipe: str | None, set: Sequence[str] | None) -> list[str]:

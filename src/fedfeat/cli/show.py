@@ -119,10 +119,13 @@ def _where(name: str, needs: str) -> str:
 def _methods() -> list[dict[str, Any]]:
     from fedfeat.config import Config
     from fedfeat.config.plugins import load_installed
-    from fedfeat.methods import PARTS
+    from fedfeat.methods import COMPOSITIONS, PARTS
 
     load_installed(reserved=Config.model_fields)
-    return [
+    named = [
+        {"name": name, "kind": "composition", "settings": None, "summary": text} for name, text in COMPOSITIONS.items()
+    ]
+    return named + [
         {"name": p.name, "kind": p.kind, "settings": p.table, "summary": p.summary}
         for p in sorted(PARTS.values(), key=lambda p: (p.kind != "base", p.name))
     ]

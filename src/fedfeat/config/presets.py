@@ -9,7 +9,7 @@ from typing import Any
 Table = dict[str, Any]
 
 METHOD = "fedcbdr+feat"  # what an empty configuration runs
-COMPARED = f"finetune,fedcbdr,{METHOD}"  # what a comparison runs unless it is told otherwise
+COMPARED = f"finetune,fedcbdr,{METHOD},fedfeat"  # what a comparison runs unless it is told otherwise
 SEEDS = (2023, 2024, 2025)  # the paper averages three seeds and does not name them
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny": "TinyImageNet-Subset"}
 BUDGETS = {

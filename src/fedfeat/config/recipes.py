@@ -78,7 +78,13 @@ _TEMPERATURES = Recipe(
     {"fedcbdr": {"tau_old": 0.5, "tau_new": 0.5, "weight_old": 5.0, "weight_new": 1.0}},
     {},
 )
-RECIPES = {recipe.name: recipe for recipe in (_RELEASED, _TEMPERATURES)}
+_RECOMMENDED = Recipe(
+    "fedfeat",
+    "for the composition of this name: 40 rounds per task, weight decay 5e-4",
+    {"train": {"rounds": 40, "weight_decay": 5e-4}},
+    {},
+)
+RECIPES = {recipe.name: recipe for recipe in (_RECOMMENDED, _RELEASED, _TEMPERATURES)}
 
 
 def find_recipe(name: str) -> Recipe:

@@ -20,6 +20,7 @@ BEFORE: Mapping[str, Any] = {
     "train.repeat_exemplars": 1,
     "train.robust": "none",
     "refed.start": "global",
+    "distil.lambda": 1.0,
     "calibrate.redraw": True,
     "calibrate.negative": False,
     "calibrate.least": 1,

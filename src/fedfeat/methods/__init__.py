@@ -5,6 +5,7 @@ import pkgutil
 
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.registry import (
+    COMPOSITIONS,
     PARTS,
     addon,
     all_methods,
@@ -22,6 +23,7 @@ for _module in pkgutil.iter_modules(__path__):  # importing a method's file regi
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
+    "COMPOSITIONS",
     "PARTS",
     "LossTerm",
     "Method",
