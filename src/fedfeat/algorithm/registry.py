@@ -35,7 +35,6 @@ class Part:
 
 PARTS: dict[str, Part] = {}
 ALIASES: dict[str, str] = {}  # other names of parts and compositions; records and folders have the parts' own
-COMPOSITIONS: dict[str, str] = {}  # what a composition with a name of its own is, in a sentence
 
 
 def base(
@@ -76,11 +75,6 @@ def addon(
         return function
 
     return register
-
-
-def composition(name: str, spec: str, summary: str) -> None:
-    """Give a composition of parts a name of its own; a recipe of the same name holds settings that belong to it."""
-    ALIASES[name], COMPOSITIONS[name] = spec, summary
 
 
 def settings_tables() -> dict[str, type[Settings]]:

@@ -16,11 +16,10 @@ from fedfeat.cli import dry_run as dry
 from fedfeat.cli.progress import RunProgress, console, exit_if_failed, finish_all
 from fedfeat.cli.report import write_comparison, write_run_report
 from fedfeat.config import Config, load_config
-from fedfeat.config.presets import COMPARED
+from fedfeat.config.presets import COMPARED, COMPOSITIONS
 from fedfeat.config.recipes import RECIPES
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
-from fedfeat.methods import COMPOSITIONS, canonical
 from fedfeat.runs.experiment import resume as resume_run
 from fedfeat.runs.experiment import start
 from fedfeat.runs.sweep import RunPool, in_turn, plan, processes
@@ -70,8 +69,8 @@ def run(
 def _left_out(config: Config) -> str | None:
     """Return what a composition was chosen with and this run does not have, or None."""
     table = flatten(config.to_table())
-    for name in COMPOSITIONS:
-        if name in RECIPES and config.method == canonical(name) and config.recipe != name:
+    for name, parts in COMPOSITIONS.items():
+        if config.method == parts and config.recipe != name:
             settings = flatten(RECIPES[name].settings)
             missing = [f"{key} = {value}" for key, value in settings.items() if table.get(key) != value]
             if missing:

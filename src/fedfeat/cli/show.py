@@ -119,11 +119,13 @@ def _where(name: str, needs: str) -> str:
 def _methods() -> list[dict[str, Any]]:
     from fedfeat.config import Config
     from fedfeat.config.plugins import load_installed
-    from fedfeat.methods import COMPOSITIONS, PARTS
+    from fedfeat.config.presets import COMPOSITIONS
+    from fedfeat.methods import PARTS
 
     load_installed(reserved=Config.model_fields)
     named = [
-        {"name": name, "kind": "composition", "settings": None, "summary": text} for name, text in COMPOSITIONS.items()
+        {"name": name, "kind": "composition", "settings": None, "summary": f"Recommended: {parts}"}
+        for name, parts in COMPOSITIONS.items()
     ]
     return named + [
         {"name": p.name, "kind": p.kind, "settings": p.table, "summary": p.summary}

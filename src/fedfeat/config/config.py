@@ -12,14 +12,14 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.settings import PrivacySettings, TrainSettings
 from fedfeat.config.plugins import load_installed, load_plugins
-from fedfeat.config.presets import METHOD, PRESETS
+from fedfeat.config.presets import COMPOSITIONS, METHOD, PRESETS
 from fedfeat.config.recipes import with_recipe
 from fedfeat.config.renamed import new_key, with_new_names
 from fedfeat.config.settings import EngineSettings, FederationSettings, RunSettings, TrackerSettings
 from fedfeat.core.errors import ConfigError, closest, nearest
 from fedfeat.core.settings import Settings, merge
 from fedfeat.data.settings import OWNED, DataSettings
-from fedfeat.methods import canonical, compose, parts_of, settings_tables
+from fedfeat.methods import ALIASES, canonical, compose, parts_of, settings_tables
 from fedfeat.models import ModelSettings
 from fedfeat.scenario.settings import ScenarioSettings
 
@@ -28,6 +28,8 @@ S = TypeVar("S", bound=Settings)
 MOST_HINTS = 3  # keys of the same name that are suggested
 # What pydantic calls the kinds of a value, and what TOML does.
 KINDS = {"a valid tuple": "a list", "a valid dictionary": "a table", "a valid list": "a list", "a valid set": "a list"}
+
+ALIASES.update(COMPOSITIONS)
 
 
 class Config(Settings):

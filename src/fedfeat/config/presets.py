@@ -9,6 +9,7 @@ from typing import Any
 Table = dict[str, Any]
 
 METHOD = "fedcbdr+feat"  # what an empty configuration runs
+COMPOSITIONS = {"fedfeat": "fedcbdr+etf+balanced+distil"}  # recommended ones, whose recipe has the same name
 COMPARED = f"finetune,fedcbdr,{METHOD},fedfeat"  # what a comparison runs unless it is told otherwise
 SEEDS = (2023, 2024, 2025)  # the paper averages three seeds and does not name them
 DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "tiny": "TinyImageNet-Subset"}
@@ -43,6 +44,14 @@ RECIPE: Mapping[str, Any] = {
 # client keeps its place in the skew. Its class order follows the run's seed (order_seed = "run"); here one order serves
 # all seeds, so that they can be compared class by class.
 PARTITION: Mapping[str, Any] = {"class_order": "legacy", "partition_seed": "legacy", "seed": 2023}
+
+
+def short_name(method: str) -> str:
+    """Return a method with a composition called by its name: ``fedfeat+calibrate``."""
+    for name, parts in COMPOSITIONS.items():
+        if f"{method}+".startswith(f"{parts}+"):
+            return name + method.removeprefix(parts)
+    return method
 
 
 @dataclass(frozen=True)

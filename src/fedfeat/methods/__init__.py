@@ -5,7 +5,7 @@ import pkgutil
 
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.registry import (
-    COMPOSITIONS,
+    ALIASES,
     PARTS,
     addon,
     all_methods,
@@ -23,7 +23,7 @@ for _module in pkgutil.iter_modules(__path__):  # importing a method's file regi
     importlib.import_module(f"{__name__}.{_module.name}")
 
 __all__ = [
-    "COMPOSITIONS",
+    "ALIASES",
     "PARTS",
     "LossTerm",
     "Method",

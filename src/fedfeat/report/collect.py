@@ -10,6 +10,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from fedfeat.config.presets import short_name
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
 from fedfeat.report.run import Run, read_run
@@ -114,7 +115,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     members = [sorted(g, key=lambda r: (r.seed is None, r.seed or 0)) for g in groups.values()]
     members.sort(key=_best_first)
     labels = _labels([g[0] for g in members])
-    names = _chart_names([g[0].method for g in members], labels)
+    names = _chart_names([short_name(g[0].method) for g in members], labels)
     return [Group(label, tuple(g), name) for label, g, name in zip(labels, members, names, strict=True)]
 
 
@@ -155,7 +156,8 @@ def _labels(firsts: list[Run]) -> list[str]:
         shown = sorted(keys) if len(keys) <= MAX_LABEL_KEYS else [k for k in needed if k in keys]
         told = [f"{short[key]}={values[key].get(str(mine.get(key)), mine.get(key))}" for key in shown]
         told += [f"{len(keys) - len(shown)} more"] if len(keys) > len(shown) else []
-        labels.append(_unique(f"{run.method} ({', '.join(told)})" if told else run.method, labels))
+        name = short_name(run.method)
+        labels.append(_unique(f"{name} ({', '.join(told)})" if told else name, labels))
     return labels
 
 

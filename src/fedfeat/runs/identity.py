@@ -16,6 +16,7 @@ from typing import Any
 
 from fedfeat.config import Config, differing_keys
 from fedfeat.config.plugins import without_folder
+from fedfeat.config.presets import short_name
 from fedfeat.config.renamed import as_recorded, new_key, with_first_names, with_first_values
 from fedfeat.core.errors import CheckpointError
 from fedfeat.core.settings import flatten
@@ -143,7 +144,7 @@ def _mismatch(path: Path, keys: Sequence[str]) -> CheckpointError:
 
 def tell_apart(configs: Sequence[Config]) -> list[str]:
     """Return a name for each run: method and seed, and in which settings it differs from others of that name."""
-    names = [f"{config.method} seed {config.seed}" for config in configs]
+    names = [f"{short_name(config.method)} seed {config.seed}" for config in configs]
     tables = [{k: str(v) for k, v in flatten(deciding_settings(c, place=True)).items()} for c in configs]
     alike: dict[str, list[dict[str, str]]] = {}
     for name, table in zip(names, tables, strict=True):
