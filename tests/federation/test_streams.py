@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedfeat.algorithm.client import Client
 from fedfeat.config import make_config
 from fedfeat.core.errors import ConfigError
+from fedfeat.engines.cuda.simulated import simulated_gpu
+from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods, compose
+from fedfeat.runs.contract.both_ways import BesideCaptured, BesideVectorised, BothWays
 from fedfeat.runs.experiment import Experiment, start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.trained import load_trained
-from toy import toy_config, toy_dataset, toy_table
+from toy import toy_config, toy_dataset, toy_table, write_toy
 from toy_runs import run_toy
 
-DOMAINS = {"data": {"name": "digits-domains"}, "scenario": {"tasks": 4, "brings": "domains"}, "train": {"batch": 32}}
+DOMAINS = {"data": {"name": "digits-domains"}, "scenario": {"tasks": 4, "brings": "domains"}, "train": {"rounds": 1, "local_epochs": 1, "batch": 32}}
 
 
 def test_exemplars_of_a_client_that_leaves_are_gone(tmp_path: Path) -> None:
@@ -63,6 +68,27 @@ def test_where_tasks_bring_domains_no_class_is_old(tmp_path: Path) -> None:
     assert events[0]["head_tail"][1] is None
     assert events[1]["head_tail"] == [events[1]["per_task"][1], events[1]["per_task"][0]]
     assert load_trained(tmp_path / "run", task=2).seen == (2, 0, 10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [BesideVectorised, BesideCaptured])
+@pytest.mark.parametrize("stream", ["blurry", "domains"])
+def test_stacked_and_captured_steps_follow_too(stream: str, kind: type[BothWays], tmp_path: Path) -> None:
+    changes = (
+        DOMAINS
+        if stream == "domains"
+        else {"scenario": {"blurry": 0.3}, "data": {"path": str(write_toy(tmp_path / "t.npz"))}}
+    )
+    captured = {"name": "cuda", "device": "cuda", "kernels": "torch", "vectorised": 1}
+    own = captured if kind is BesideCaptured else {"vectorised": 50}
+    train = {"rounds": 1, "local_epochs": 1, **changes.get("train", {})}
+    with simulated_gpu() if kind is BesideCaptured and not torch.cuda.is_available() else nullcontext():
+        config = toy_config("fedcbdr+etf+balanced+distil", **{**changes, "train": train, "engine": own})
+        experiment = Experiment(config, engine=kind)
+        experiment.run(experiment.new_folder(tmp_path / "run"), Progress(), ())
+    assert isinstance(experiment.engine, BothWays)
+    assert experiment.engine.used == config.scenario.tasks
+    assert experiment.engine.difference is None
 
 
 @pytest.mark.parametrize(
