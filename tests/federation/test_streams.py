@@ -22,7 +22,11 @@ from fedfeat.runs.trained import load_trained
 from toy import toy_config, toy_dataset, toy_table, write_toy
 from toy_runs import run_toy
 
-DOMAINS = {"data": {"name": "digits-domains"}, "scenario": {"tasks": 4, "brings": "domains"}, "train": {"rounds": 1, "local_epochs": 1, "batch": 32}}
+DOMAINS = {
+    "data": {"name": "digits-domains"},
+    "scenario": {"tasks": 4, "brings": "domains"},
+    "train": {"rounds": 1, "local_epochs": 1, "batch": 32},
+}
 
 
 def test_exemplars_of_a_client_that_leaves_are_gone(tmp_path: Path) -> None:

@@ -47,18 +47,21 @@ def build_scenario(
     else:
         task_classes = task_ranges(num_classes, settings.tasks)
         coming = by_class(members, task_classes, settings.blurry, seed)
-    present = tuple(settings.present(task) for task in range(settings.tasks))
-    splits = _at_their_pace(
-        tuple(
-            _for_all_clients(partition_task(classes, len(reaching), settings, seed, task), reaching, settings)
-            for task, classes in enumerate(coming)
-            for reaching in [_reaching(task, settings)]
-        ),
-        settings,
-    )
-    for array in present:
-        array.setflags(write=False)
-    return Scenario(order, task_classes, settings, seed, internal, present, splits)
+
+    def part(task: int) -> Split:
+        clients = _reaching(task, settings)
+        return _for_all_clients(partition_task(coming[task], len(clients), settings, seed, task), clients, settings)
+
+    splits = _at_their_pace(tuple(map(part, range(settings.tasks))), settings)
+    return Scenario(order, task_classes, settings, seed, internal, _present(settings), splits)
+
+
+def _present(settings: ScenarioSettings) -> tuple[Ids, ...]:
+    """Return who takes part in each task, locked: everybody shares it."""
+    found = tuple(settings.present(task) for task in range(settings.tasks))
+    for clients in found:
+        clients.setflags(write=False)
+    return found
 
 
 def scenario_of(dataset: Dataset, settings: ScenarioSettings, seed: int) -> Scenario:
@@ -106,9 +109,8 @@ def by_domain(members: list[Ids], domains: ArrayLike | None, tasks: int) -> list
 
 def _reaching(task: int, settings: ScenarioSettings) -> Ids:
     """Return the clients that get to a task's samples at all, each in the task of the federation that its lag says."""
-    begins, ends = settings.first_tasks(), np.minimum(settings.end_tasks(), settings.tasks)
     when = task + settings.lags()
-    return np.flatnonzero((begins <= when) & (when < ends))
+    return np.flatnonzero((settings.first_tasks() <= when) & (when < settings.end_tasks()))
 
 
 def _at_their_pace(parts: tuple[Split, ...], settings: ScenarioSettings) -> tuple[Split, ...]:
@@ -238,7 +240,7 @@ def named_scenario(settings: ScenarioSettings, seed: int, own_labels: ArrayLike 
         settings=settings,
         seed=seed if settings.seed is None else settings.seed,
         labels=labels,
-        present_clients=tuple(settings.present(task) for task in range(len(classes))),
+        present_clients=_present(settings),
         splits=tuple(_split(labels, task, settings.clients, owner=own_labels is not None) for task in classes),
     )
 

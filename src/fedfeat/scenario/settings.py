@@ -178,11 +178,11 @@ class ScenarioSettings(Settings):
 
     def end_tasks(self) -> NDArray[np.int64]:
         """Return for every client the task (counted from 0) from which on it is gone; the number of tasks: never."""
-        return self._by_client("leaves", self.tasks + 1, range(2, self.tasks + 1), "clients can leave in tasks") - 1
+        return self._by_client("leaves", self.tasks + 1, range(2, self.tasks + 1), "clients leave in tasks") - 1
 
     def lags(self) -> NDArray[np.int64]:
         """Return for every client how many tasks it is behind."""
-        return self._by_client("lag", 0, range(self.tasks), "clients can be behind by tasks from")
+        return self._by_client("lag", 0, range(self.tasks), "a lag is from")
 
     def _by_client(self, name: str, default: int, allowed: range, words: str) -> NDArray[np.int64]:
         """Return the number that a table gives to every client."""
@@ -191,7 +191,9 @@ class ScenarioSettings(Settings):
         for key, value in getattr(self, name).items():
             ids = self._clients_of(name, key)
             if value not in allowed:
-                raise ValueError(f"{name} says {value} for client {key!r} but {words} {allowed[0]} to {allowed[-1]}")
+                raise ValueError(
+                    f"{name} says {value} for client {key!r} but {words} {allowed.start} to {allowed.stop - 1}"
+                )
             if named[ids].any():
                 raise ValueError(f"{name} names a client of {key!r} twice; give each client one number")
             named[ids], found[ids] = True, value
