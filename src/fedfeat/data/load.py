@@ -59,7 +59,6 @@ _DATASETS = (
         shape=(8, 8, 1),
         statistics=((0.3049,), (0.3756,)),
     ),
-    DatasetInfo("digits-domains", "the same plain, inverted, rotated and noisy, built in", "nothing", shape=(8, 8, 1)),
     DatasetInfo(
         "cifar10",
         "CIFAR-10, photographs of 10 kinds of things",
@@ -90,6 +89,9 @@ _DATASETS = (
         subset=SUBSET,
         statistics=((0.4802, 0.4481, 0.3975), (0.2302, 0.2265, 0.2262)),
         augmentation=Augmentation(crop_padding=4, flip=True),
+    ),
+    DatasetInfo(
+        "digits-domains", "the digits plain, inverted, rotated and noisy, built in", "nothing", shape=(8, 8, 1)
     ),
     DatasetInfo("parquet", "your own parquet shards in the Hugging Face layout", "path", (open_parquet,)),
     DatasetInfo("npz", "your own arrays in one .npz file", "path", (open_npz,)),
