@@ -22,6 +22,7 @@ navigation = {
         "Guides": [
             "commands",
             "data",
+            "scenarios",
             "models",
             "runs",
             "report",
@@ -36,7 +37,7 @@ navigation = {
         ],
         "Reference": ["metrics", "configuration", "methods/index", "communication", "calibration", "api/index"],
         "Results": ["recipe", "digits", "reproduction", "figures"],
-        "Project": ["architecture", "contributing", "changelog"],
+        "Project": ["peers", "architecture", "contributing", "changelog"],
     },
     "tutorial/index": {
         "": [

@@ -118,7 +118,7 @@ def test_every_listed_set_is_described():
     infos = list_datasets()
     assert [info.name for info in infos][:4] == ["digits", "cifar10", "cifar100", "tiny-imagenet"]
     assert all(info.description and info.image_size for info in infos)
-    assert {info.name for info in infos if info.needs == "path"} == {"parquet", "npz", "folder"}
+    assert {info.name for info in infos if info.needs == "path"} == {"parquet", "npz", "folder", "domains"}
 
 
 def test_a_share_of_the_training_images_is_evaluated_on_in_place_of_the_test_images(tmp_path):

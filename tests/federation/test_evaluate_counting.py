@@ -105,3 +105,16 @@ def test_tables_of_several_holders_add_up(images):
 
 def test_nobody_to_count_gives_empty_tables():
     assert count(Reader(), split([], []), SEEN, PLAIN, NOTHING).plain.tolist() == [[0] * 4] * 4
+
+
+def test_where_tasks_bring_domains_every_domain_so_far_has_rows_of_its_own():
+    #        domain, true, predicted
+    samples = [(0, 0, 0), (0, 1, 0), (1, 0, 0), (1, 1, 1), (1, 1, 3), (2, 0, 1), (0, 3, 3)]
+    domains, labels, pixels = zip(*samples, strict=True)
+    seen = Seen(task=1, num_old=0, num_classes=4)
+    tables = count(Reader(), split(labels, pixels), seen, PLAIN, NOTHING, domains=torch.tensor(domains))
+    expected = np.zeros((8, 4), int)
+    for domain, true, predicted in samples:
+        if domain <= seen.task:
+            expected[4 * domain + true, predicted] += 1
+    assert tables.plain.tolist() == expected.tolist()

@@ -4,8 +4,10 @@ import pytest
 from fedfeat.federation.metrics import (
     average_incremental_accuracy,
     backward_transfer,
+    class_accuracies,
     forgetting,
     head_tail_accuracy,
+    over_domains,
     overall_accuracy,
     task_accuracies,
 )
@@ -85,3 +87,14 @@ def test_metrics_are_plain_numbers():
     values = [forgetting(MATRIX), backward_transfer(MATRIX), overall_accuracy(CONFUSION)]
     values += [*task_accuracies(CONFUSION, [range(0, 4)]), *head_tail_accuracy(CONFUSION, 2)]
     assert {type(v) for v in values} == {float}
+
+
+def test_a_table_of_domains_gives_accuracies_by_domain_and_by_class():
+    # Two domains of two classes: rows are (0, 0), (0, 1), (1, 0), (1, 1).
+    table = np.array([[3, 1], [0, 4], [1, 3], [2, 2]])
+    rows = [range(2), range(2, 4)]
+    assert task_accuracies(table, rows) == [87.5, 37.5]
+    assert overall_accuracy(table) == 62.5
+    assert class_accuracies(table) == [50.0, 75.0]
+    assert head_tail_accuracy(table, rows[-1].start) == (37.5, 87.5)
+    assert over_domains(table).tolist() == [[4, 4], [2, 6]]

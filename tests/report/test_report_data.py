@@ -91,7 +91,7 @@ def test_clients_are_judged_by_their_own_mix(make_run):
     assert detail["clients"]["none"] == [[90.0, 67.5], [90.0, 67.5], [None, 95.0]]
     assert detail["client_losses"]["took_part"] == [4, 2]
     assert detail["client_losses"]["losses"] == [[1.0, 1.0, 2.0, 2.0], [1.1, None, 2.1, None]]
-    assert client_class_counts(run.scenario)[:, 2].tolist() == [1, 2, 3]
+    assert client_class_counts(run.scenario, 2)[:, 2].tolist() == [1, 2, 3]
     assert client_accuracies(run.scenario, [[90.0, 90.0], []]).size == 0
 
 

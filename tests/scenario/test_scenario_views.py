@@ -111,7 +111,8 @@ def command(monkeypatch, names):
 
     def load_dataset(settings, *, seed):
         seen.update(data=settings, seed=seed)
-        return SimpleNamespace(train_labels=np.tile(np.arange(10), 50), num_classes=10, class_names=names)
+        labels = np.tile(np.arange(10), 50)
+        return SimpleNamespace(train_labels=labels, num_classes=10, class_names=names, domains=None)
 
     for name, function in (("fedfeat.config", load_config), ("fedfeat.data", load_dataset)):
         monkeypatch.setattr(f"{name}.{function.__name__}", function)

@@ -29,8 +29,9 @@ class Client:
     id: int
     task: int
     round: int
-    num_old: int
-    num_classes: int
+    num_old: int  # classes that are old to this client
+    num_classes: int  # of the model
+    global_seen: Seen  # where the server stands, whose old classes are more than those of a client that lags
     samples: Tensor  # indices of this task's data
     state: State
     model: FlatModel
@@ -57,7 +58,7 @@ class Client:
 
     @property
     def seen(self) -> Seen:
-        """Where the stream of classes stands."""
+        """Where the stream of classes stands for this client."""
         return Seen(self.task, self.num_old, self.num_classes)
 
     @property

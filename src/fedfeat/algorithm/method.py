@@ -191,6 +191,7 @@ class Method:
     sends: Mapping[str, Sent] = field(default_factory=dict)  # by name, from the declarations of the method's parts
     sizes: Mapping[str, int] = field(default_factory=dict)  # of symbols in declared shapes that settings decide
     notes: tuple[str, ...] = ()  # what the log and the result should say about this method
+    refuses: Mapping[str, str] = field(default_factory=dict)  # streams of images that it cannot follow, and why
 
     def __post_init__(self) -> None:
         """Take up what a method's file declares in words alone."""
@@ -217,6 +218,12 @@ class Method:
         """
         alike = all(getattr(reference, "alike", False) for reference in self.references)
         return self.trains and alike and not (self.penalties or any(s.per_step for s in self.statistics))
+
+    def refusal(self, stream: str) -> str | None:
+        """Return why the method cannot follow a stream: ``blurry``, ``lag`` or ``domains``; None if it can."""
+        if stream == "blurry" and self.loss.new_classes_only:
+            return "its softmax covers new classes only, and images of old ones come too"
+        return self.refuses.get(stream)
 
     def rounds(self, planned: int) -> int:
         """Return how many of the planned rounds a task has."""

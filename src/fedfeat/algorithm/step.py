@@ -21,6 +21,11 @@ class Seen(NamedTuple):
     num_old: int
     num_classes: int
 
+    @property
+    def num_before(self) -> int:
+        """Classes of the model that the previous task ended with: the old ones, or all where none ever comes."""
+        return self.num_old if self.num_old or self.task == 0 else self.num_classes
+
 
 class Known(NamedTuple):
     """What the server keeps besides the model: numbers (priors, strengths) and tensors (prototypes)."""

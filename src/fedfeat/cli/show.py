@@ -172,18 +172,19 @@ def show(
     from fedfeat.config import load_config
     from fedfeat.data import load_dataset
     from fedfeat.report.scenario import draw_scenario, print_scenario
-    from fedfeat.scenario import build_scenario
+    from fedfeat.scenario.build import scenario_of
 
     settings = load_config(config, overrides or [])
     data = load_dataset(settings.data, seed=settings.seed)
-    partition = build_scenario(data.train_labels, data.num_classes, settings.scenario, settings.seed)
+    partition = scenario_of(data, settings.scenario, settings.seed)
+    domains = data.domains.names if data.domains else ()
     if as_json:
-        typer.echo(json.dumps(partition.to_json(data.class_names), indent=2))
+        typer.echo(json.dumps(partition.to_json(data.class_names, domains), indent=2))
     else:
-        print_scenario(partition, data.class_names)
+        print_scenario(partition, data.class_names, domain_names=domains)
     if png is not None:
         target = png / f"scenario-{config.stem}.png" if png.is_dir() else png
-        draw_scenario(partition, target, data.class_names)
+        draw_scenario(partition, target, data.class_names, domains)
         typer.echo(f"heat map written to {target}", err=True)
 
 

@@ -72,6 +72,15 @@ class Config(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _captured_steps_are_alike(self) -> Self:
+        if self.engine.name == "cuda" and any(self.scenario.lag.values()):
+            raise ValueError(
+                "scenario.lag and engine.name = 'cuda' exclude each other: that engine captures one training step for "
+                "all clients, and with lag their old classes differ; use engine.name = 'inprocess'"
+            )
+        return self
+
     def build_method(self) -> Method:
         """Compose the method; contradictions between its parts are refused here."""
         return compose(self.method, self.parts)
@@ -131,8 +140,20 @@ def make_config(
     Plugins are loaded first, those with a relative path from ``folder`` (the current one by default).
     """
     config = parse_config(table, overrides, where=where, folder=folder)
-    check_privacy(config.privacy, config.model, config.build_method())
+    method = config.build_method()
+    check_privacy(config.privacy, config.model, method)
+    check_scenario(config.scenario, method)
     return config
+
+
+def check_scenario(settings: ScenarioSettings, method: Method) -> None:
+    """Refuse a method that cannot follow the stream of images."""
+    for stream in settings.streams():
+        if (reason := method.refusal(stream)) is not None:
+            key = "brings = 'domains'" if stream == "domains" else stream
+            raise ConfigError(
+                f"scenario.{key}: {method.name!r} cannot follow it: {reason}; choose another method or setting of it"
+            )
 
 
 def check_privacy(settings: PrivacySettings, model: ModelSettings, method: Method) -> None:

@@ -1,6 +1,6 @@
 """What the images are: named sets, the user's own files, and the cache of decoded pixels."""
 
-from fedfeat.data.dataset import Augmentation, Dataset, fingerprint, subset
+from fedfeat.data.dataset import Augmentation, Dataset, Domains, fingerprint, subset
 from fedfeat.data.load import DatasetInfo, list_datasets, load_dataset
 from fedfeat.data.settings import DataSettings
 
@@ -9,6 +9,7 @@ __all__ = [
     "DataSettings",
     "Dataset",
     "DatasetInfo",
+    "Domains",
     "fingerprint",
     "list_datasets",
     "load_dataset",

@@ -36,6 +36,19 @@ def crop_flip(height: int) -> Augmentation:
 
 
 @dataclass(frozen=True, eq=False)
+class Domains:
+    """Which domain every image belongs to."""
+
+    names: tuple[str, ...]
+    train: Labels = field(repr=False)
+    test: Labels = field(repr=False)
+
+    def take(self, train: npt.NDArray[np.intp] | slice, test: npt.NDArray[np.intp] | slice) -> Domains:
+        """Return the domains of some images."""
+        return Domains(self.names, self.train[train], self.test[test])
+
+
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """Images are uint8 [N, H, W, C] (maybe read-only memory maps), labels int64 [N] in 0..num_classes-1."""
 
@@ -48,6 +61,7 @@ class Dataset:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     augmentation: Augmentation = NO_AUGMENTATION
+    domains: Domains | None = None  # where the same classes come from several
     private: bool = False  # one owner's images: there may be none, and nothing of them is told, not even a hash
 
     def __post_init__(self) -> None:
@@ -195,6 +209,10 @@ def subset(dataset: Dataset, classes: Sequence[int]) -> Dataset:
         test_images=test_images,
         test_labels=test_labels,
         class_names=tuple(dataset.class_names[c] for c in classes),
+        domains=dataset.domains
+        and dataset.domains.take(
+            relabel(dataset.train_labels, classes, total)[0], relabel(dataset.test_labels, classes, total)[0]
+        ),
     )
 
 
@@ -217,6 +235,9 @@ def fingerprint(dataset: Dataset) -> str:
         digest.update(labels.astype("<i8").tobytes())
         for start in range(0, len(images), 1024):
             digest.update(np.ascontiguousarray(images[start : start + 1024]).tobytes())
+    if dataset.domains is not None:
+        digest.update(repr(dataset.domains.names).encode())
+        digest.update(dataset.domains.train.tobytes() + dataset.domains.test.tobytes())
     return digest.hexdigest()
 
 

@@ -15,6 +15,7 @@ from fedfeat.core.errors import DataError, nearest
 from fedfeat.data.cache import decode_cached
 from fedfeat.data.cifar import CIFAR10, CIFAR100, open_cifar
 from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation, Dataset, Labels, crop_flip, validation_split
+from fedfeat.data.domains import DigitDomains, folded, open_domains
 from fedfeat.data.folder import open_folder
 from fedfeat.data.npz import open_npz
 from fedfeat.data.parquet import open_parquet
@@ -89,10 +90,15 @@ _DATASETS = (
         statistics=((0.4802, 0.4481, 0.3975), (0.2302, 0.2265, 0.2262)),
         augmentation=Augmentation(crop_padding=4, flip=True),
     ),
+    DatasetInfo(
+        "digits-domains", "the digits plain, inverted, rotated and noisy, built in", "nothing", shape=(8, 8, 1)
+    ),
     DatasetInfo("parquet", "your own parquet shards in the Hugging Face layout", "path", (open_parquet,)),
     DatasetInfo("npz", "your own arrays in one .npz file", "path", (open_npz,)),
     DatasetInfo("folder", "your own images, one folder per class", "path", (open_folder,)),
+    DatasetInfo("domains", "your own images, one folder per domain with one per class in it", "path", (open_domains,)),
 )
+BUILT_IN: dict[str, Callable[[], Source]] = {"digits": DigitsSource, "digits-domains": DigitDomains}
 DATASETS = {info.name: info for info in _DATASETS}
 
 
@@ -120,7 +126,9 @@ def load_dataset(settings: DataSettings, *, seed: int = 0, write_cache: bool = T
         )
     info = find_dataset(settings.name)
     source = open_source(info, settings.location())
-    names = source.class_names
+    names, domains = source.class_names, getattr(source, "domain_names", ())
+    if domains and settings.subset_classes is not None:
+        raise DataError("data.subset_classes: there is no subset of a data set with domains; leave it out")
     if settings.subset_classes is None and 0 < len(info.subset) < len(names):
         keep = listed_classes(source, info)
     else:
@@ -140,7 +148,8 @@ def load_dataset(settings: DataSettings, *, seed: int = 0, write_cache: bool = T
         std=std,
         augmentation=augmentation.get(settings.augment, info.augmentation),
     )
-    return dataset if settings.validation is None else validation_split(dataset, settings.validation, seed)
+    dataset = dataset if settings.validation is None else validation_split(dataset, settings.validation, seed)
+    return folded(dataset, domains) if domains else dataset
 
 
 def open_source(info: DatasetInfo, path: Path | None) -> Source:
@@ -148,7 +157,7 @@ def open_source(info: DatasetInfo, path: Path | None) -> Source:
     if info.needs == "nothing":
         if path is not None:
             raise DataError(f"data.path: {info.name} is built in and takes no path, got {path}; remove data.path")
-        return DigitsSource()
+        return BUILT_IN[info.name]()
     if path is None and info.needs == "path":
         raise DataError(f"data.path: {info.name} needs the place of your data; set data.path")
     if path is None:

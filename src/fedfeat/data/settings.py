@@ -24,7 +24,8 @@ class DataSettings(Settings):
 
     name: str = Field(
         default="digits",
-        description="digits, cifar10, cifar100, tiny-imagenet, or parquet, npz, folder for your own images, or owned "
+        description="digits, cifar10, cifar100, tiny-imagenet, or parquet, npz, folder for your own images, domains or "
+        "digits-domains for the same classes in several domains, or owned "
         "for images that every client of a federation holds itself",
     )
     path: str | None = Field(

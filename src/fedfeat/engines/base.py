@@ -87,6 +87,9 @@ class BaseEngine:
             )
         )
         self.dataset = dataset
+        self.test_domains = None  # of the test images, where tasks bring domains
+        if scenario.settings.brings == "domains" and dataset.domains is not None:
+            self.test_domains = torch.from_numpy(dataset.domains.test).to(self.device)
         self.class_names = tuple(dataset.class_names[c] for c in scenario.class_order)
         self._initial = self._build_network()
         self.network = self.new_network()
@@ -102,7 +105,7 @@ class BaseEngine:
         self.secret: int | None = None  # of a client that owns its data, see Client.secret
 
     def begin_task(self, task: int, weights: Tensor | None = None) -> Tensor:
-        """Grow the head to the task's classes and return the model's vector.
+        """Grow the head to the task's classes and return the model's vector; clients that left take their state along.
 
         ``weights`` is the model that the previous task ended with; its head's old rows are kept.
         """
@@ -111,6 +114,9 @@ class BaseEngine:
         for step in range(self.task + 1, task + 1):
             self.network.head.grow(self.scenario.seen_classes(step), step)
         self.task, self.round = task, 0
+        for client in self.scenario.gone(task):
+            self.states.pop(int(client), None)
+            self.touched.discard(int(client))
         self._indices.clear()
         self._frozen.clear()
         self.model = FlatModel(self.network)
@@ -153,8 +159,9 @@ class BaseEngine:
             id=client_id,
             task=self.task,
             round=self.round,
-            num_old=self.seen.num_old,
+            num_old=self.scenario.own_old_classes(self.task, client_id),
             num_classes=self.seen.num_classes,
+            global_seen=self.seen,
             samples=samples,
             state=self.states.get(client_id, {}),
             model=self.model,
@@ -214,7 +221,7 @@ class BaseEngine:
         often = config.train.repeat_exemplars * config.train.local_epochs
         return {
             **self.method.sizes,
-            "task": self.task,
+            "task": self.task if seen.num_old else 0,  # entries come from a task on because they are of old classes
             "trained": self.model.num_trainable,
             "C": seen.num_classes,
             "N": seen.num_classes - seen.num_old,
@@ -242,7 +249,7 @@ class BaseEngine:
     def evaluate(self, weights: Tensor, known: Known) -> Tables:
         """Count right and wrong predictions of the global model on the test images of all seen classes."""
         self.model.load(weights)
-        return count(self.network, self.test_images, self.seen, self.method, known)
+        return count(self.network, self.test_images, self.seen, self.method, known, domains=self.test_domains)
 
 
 def _set_precision(precision: str) -> None:

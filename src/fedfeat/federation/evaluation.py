@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -49,31 +50,40 @@ HELD = {
 
 @torch.no_grad()
 def count(
-    network: Network, images: DeviceImages, seen: Seen, method: Method, known: Known, *, batch: int = 512
+    network: Network,
+    images: DeviceImages,
+    seen: Seen,
+    method: Method,
+    known: Known,
+    *,
+    batch: int = 512,
+    domains: Tensor | None = None,
 ) -> Tables:
-    """Return the confusion tables on all test images of the classes seen so far."""
+    """Return the confusion tables on all test images of the classes seen so far.
+
+    :param domains: of each image, where tasks bring domains: the tables then have rows for every class of domain 0,
+        of domain 1, and so on, up to that of the task.
+    """
     network.eval()
     predictions = [method.predict, *method.variants.values()]
-    tables = torch.zeros(1 + len(predictions), seen.num_classes**2, dtype=torch.long, device=images.device)
+    rows = images.labels if domains is None else domains * seen.num_classes + images.labels
+    shape = seen.num_classes * (1 if domains is None else seen.task + 1), seen.num_classes
+    tables = torch.zeros(1 + len(predictions), math.prod(shape), dtype=torch.long, device=images.device)
     meter = EnergyMeter.of(network, method, seen, known)
-    indices = (images.labels < seen.num_classes).nonzero().flatten()
+    indices = (rows < shape[0]).nonzero().flatten()
     for chosen in torch.split(indices, AT_ONCE * batch) if len(indices) else ():
         labels = images.labels[chosen]
-        batches = [network(images.plain(rows)) for rows in torch.split(chosen, batch)]
+        batches = [network(images.plain(some)) for some in torch.split(chosen, batch)]
         outputs = Outputs(*(torch.cat(values) for values in zip(*batches, strict=True)))
         if meter is not None:
             meter.add(outputs.features, labels)
         logits = [outputs.logits]
         logits += [outputs.logits if p is None else p(network, outputs, seen, known) for p in predictions]
         for table, scores in zip(tables, logits, strict=True):
-            table += _pairs(labels, scores.argmax(dim=1), seen.num_classes)
-    plain, corrected, *others = tables.view(-1, seen.num_classes, seen.num_classes).cpu().numpy()
+            table += torch.bincount(rows[chosen] * shape[1] + scores.argmax(dim=1), minlength=math.prod(shape))
+    plain, corrected, *others = tables.view(-1, *shape).cpu().numpy()
     energies = meter.read() if meter is not None else None
     return Tables(plain, corrected, dict(zip(method.variants, others, strict=True)), energies)
-
-
-def _pairs(labels: Tensor, predicted: Tensor, num_classes: int) -> Tensor:
-    return torch.bincount(labels * num_classes + predicted, minlength=num_classes**2)
 
 
 def gather_tables(exchange: Exchange, clients: Iterable[int], engine: Engine, weights: Tensor, known: Known) -> Tables:

@@ -284,7 +284,7 @@ class Federation:
         }
 
     def _task_event(self, task: int) -> Event:
-        numbers = after_task(self.progress.tables[task], self.scenario.task_classes[: task + 1])
+        numbers = after_task(self.progress.tables[task], self.scenario.test_rows[: task + 1])
         return {"event": "task", "task": task + 1, **numbers, "exemplars": self.engine.exemplars()}
 
 

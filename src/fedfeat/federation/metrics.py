@@ -1,6 +1,9 @@
 """Every metric is a pure function of confusion tables or of one accuracy matrix; evaluation itself is counting.
 
 ``matrix[i][j]`` is the accuracy in percent on the test images of task ``j`` after training on task ``i``, j <= i.
+
+A table has a column per class, and a row per class of the tasks so far. Where tasks bring domains, it has a row per
+class of the first domain, then of the second, and so on: row ``r`` is of class ``r % C``.
 """
 
 from __future__ import annotations
@@ -17,18 +20,33 @@ Numbers = dict[str, Any]
 
 
 def task_accuracies(confusion: np.ndarray, tasks: Sequence[range]) -> list[float]:
-    """Return the accuracy in percent on each task's classes; rows of ``confusion`` are true classes."""
-    return [_percent(np.diag(confusion)[list(t)].sum(), confusion[list(t)].sum()) for t in tasks]
+    """Return the accuracy in percent on each task's rows of the table."""
+    return [_percent(_right(confusion)[list(t)].sum(), confusion[list(t)].sum()) for t in tasks]
 
 
 def class_accuracies(confusion: np.ndarray) -> list[float]:
-    """Return the accuracy in percent on each class."""
-    return [_percent(right, total) for right, total in zip(np.diag(confusion), confusion.sum(axis=1), strict=True)]
+    """Return the accuracy in percent on each class, over all domains."""
+    table = over_domains(confusion)
+    return [_percent(right, total) for right, total in zip(np.diag(table), table.sum(axis=1), strict=True)]
+
+
+def over_domains(confusion: np.ndarray) -> np.ndarray:
+    """Return the square table of classes: the sum over domains, where there are several."""
+    classes = confusion.shape[1]
+    total: np.ndarray = confusion.reshape(-1, classes, classes).sum(axis=0)
+    return total
+
+
+def _right(confusion: np.ndarray) -> np.ndarray:
+    """Return how many images of each row were recognised."""
+    rows = np.arange(len(confusion))
+    right: np.ndarray = confusion[rows, rows % confusion.shape[1]]
+    return right
 
 
 def overall_accuracy(confusion: np.ndarray) -> float:
     """Return top-1 accuracy in percent over all test images of the seen classes."""
-    return _percent(np.trace(confusion), confusion.sum())
+    return _percent(_right(confusion).sum(), confusion.sum())
 
 
 def average_incremental_accuracy(overall: Sequence[float]) -> float:
@@ -53,8 +71,8 @@ def backward_transfer(matrix: Matrix) -> float:
 
 
 def head_tail_accuracy(confusion: np.ndarray, num_old: int) -> tuple[float | None, float | None]:
-    """Return accuracy on the current task's classes and on all earlier ones; None for an empty group."""
-    correct, total = np.diag(confusion), confusion.sum(axis=1)
+    """Return accuracy on the current task's rows and on all earlier ones; None for an empty group."""
+    correct, total = _right(confusion), confusion.sum(axis=1)
     groups = slice(num_old, None), slice(0, num_old)
     head, tail = (_percent(correct[g].sum(), total[g].sum()) if total[g].sum() else None for g in groups)
     return head, tail
@@ -102,9 +120,9 @@ def over_tasks(tables: Sequence[Tables], tasks: Sequence[range]) -> Numbers:
         "backward_transfer": backward_transfer(matrix),
         "accuracy_of_variants": {name: after for name, (_, after) in variants.items()},
         "accuracy_matrix_of_variants": {name: rows for name, (rows, _) in variants.items()},
-        "confusion": last.corrected.tolist(),
-        "confusion_uncorrected": last.plain.tolist(),
-        "confusion_of_variants": {name: table.tolist() for name, table in last.variants.items()},
+        "confusion": over_domains(last.corrected).tolist(),
+        "confusion_uncorrected": over_domains(last.plain).tolist(),
+        "confusion_of_variants": {name: over_domains(table).tolist() for name, table in last.variants.items()},
     }
 
 

@@ -186,16 +186,16 @@ class Calibration(TaskEndStep):
             return {}
         client.model.load(tensor_of(request, "weights"))
         known = Known({k: float(v) for k, v in request.items() if isinstance(v, int | float)}, {})
-        seen = Seen(client.task, client.num_old, client.num_classes)
+        seen = client.global_seen  # the correction is the server's, and so are its groups
         plain, corrected, unit = self._logits(client, held_out, seen, known)
         labels = client.labels(held_out)
-        old = int((labels < client.num_old).sum())
+        old = int((labels < seen.num_old).sum())
         totals = torch.tensor([old, len(labels) - old], dtype=torch.int32)
         grid = {"gammas": self.gammas, "deltas": self.deltas}
         if self.rule == "accuracy":
-            table = count_right(plain, corrected, labels, num_old=client.num_old, **grid)
+            table = count_right(plain, corrected, labels, num_old=seen.num_old, **grid)
         else:
-            table = sum_losses(plain, corrected, labels, unit=unit, num_old=client.num_old, **grid)
+            table = sum_losses(plain, corrected, labels, unit=unit, num_old=seen.num_old, **grid)
         return {self.table: table, "held_out": totals}
 
     @torch.no_grad()

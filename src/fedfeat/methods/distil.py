@@ -60,9 +60,10 @@ def distil(method: Method, settings: DistilSettings) -> Method:
         )
 
     def taught(step: Step) -> Tensor:
-        student = step.logits[:, : step.num_old]
-        loss = kl_to_teacher(student, step.references[TEACHER_LOGITS], settings.temperature)
-        return loss * (step.num_old / step.num_classes) if settings.weighting == "share" else loss
+        teacher = step.references[TEACHER_LOGITS]
+        taught = teacher.shape[1]
+        loss = kl_to_teacher(step.logits[:, :taught], teacher, settings.temperature)
+        return loss * (taught / step.num_classes) if settings.weighting == "share" else loss
 
     return replace(
         method,

@@ -17,7 +17,8 @@ Objective:
     $$
 
     $b$ runs over batches, and $F_{\max}$ is `fisher_max`. Clients are averaged by their samples. $w^*$ is the model
-    that the previous task ended with; rows of new classes have $F = 0$.
+    that the previous task ended with; rows of new classes have $F = 0$. Where tasks bring domains and no class is old,
+    $a$ is the share of earlier tasks.
 
 Deviations:
     - In the released federated code the penalty is computed on a network that nobody trains and has no effect. Mode
@@ -129,8 +130,8 @@ class Consolidation(Penalty):
         """Bring the merged Fisher diagonal and the anchor into today's layout."""
         if FISHER not in client.shared:
             return None
-        fisher = client.model.widened(client.shared[FISHER], client.num_old)
-        anchor = client.model.widened(client.shared["previous_model"], client.num_old)
+        fisher = client.model.widened(client.shared[FISHER], client.global_seen.num_before)
+        anchor = client.model.widened(client.shared["previous_model"], client.global_seen.num_before)
         return Capturable(partial(quadratic_pull, weight=self.weight), (anchor, fisher))
 
 
@@ -161,9 +162,10 @@ class FisherMerge(TaskEndStep):
         new = weighted_average(replies)
         old = server.progress.shared.get(FISHER)
         if old is not None:
-            known = server.model.widened(torch.ones_like(old), server.seen.num_old)
-            old = server.model.widened(old, server.seen.num_old)
-            share = server.seen.num_old / server.seen.num_classes
+            seen = server.seen
+            known = server.model.widened(torch.ones_like(old), seen.num_before)
+            old = server.model.widened(old, seen.num_before)
+            share = seen.num_old / seen.num_classes if seen.num_old else seen.task / (seen.task + 1)
             new = old if new is None else blend(old, new, share * known)
         if new is not None:
             server.progress.share(FISHER, new)

@@ -52,8 +52,9 @@ def fedlwf(settings: FedLwFSettings) -> Method:
     """FedLwF: the previous global model teaches the old classes on new images."""
 
     def distilled(step: Step) -> Tensor:
-        # The teacher has one logit per old class: its columns are the student's first.
-        return soft_cross_entropy(step.logits[:, : step.num_old], step.references[TEACHER_LOGITS], settings.temperature)
+        # The teacher has one logit per class that it knew: its columns are the student's first.
+        teacher = step.references[TEACHER_LOGITS]
+        return soft_cross_entropy(step.logits[:, : teacher.shape[1]], teacher, settings.temperature)
 
     return Method(
         "fedlwf",
@@ -71,8 +72,8 @@ class PreviousModel(Reference):
     alike = True
 
     def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
-        """Return the teacher's view of a batch: its logits of old classes."""
-        if client.num_old == 0:
+        """Return the teacher's view of a batch: its logits of the classes that it knew."""
+        if client.task == 0:
             return None
         teacher = client.frozen("teacher", client.shared["previous_model"], client.task - 1)
 

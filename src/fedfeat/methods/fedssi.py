@@ -117,11 +117,11 @@ class ImportancePull(Penalty):
 
     def start(self, client: Client, request: Payload) -> PenaltyGradient | None:
         """Return the pull from task 2 on; it is zero for a client that has not measured any importance yet."""
-        if client.num_old == 0:
+        if client.task == 0:
             return None
         kept = client.recall(IMPORTANCE)
         importance = torch.zeros_like(client.model.weights) if kept is None else kept
-        anchor = client.model.widened(client.shared["previous_model"], client.num_old)
+        anchor = client.model.widened(client.shared["previous_model"], client.global_seen.num_before)
         return Capturable(self._pull, (anchor, importance))
 
     def _pull(self, weights: Tensor, gradient: Tensor, anchor: Tensor, importance: Tensor) -> Tensor:

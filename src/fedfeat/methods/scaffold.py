@@ -118,7 +118,7 @@ class ServerControl(ServerStep):
         if control is None:
             tensors[CONTROL] = torch.zeros_like(model.weights)
         elif len(control) != model.num_trainable:
-            tensors[CONTROL] = model.widened(control, server.seen.num_old)
+            tensors[CONTROL] = model.widened(control, server.seen.num_before)
         return {CONTROL: tensors[CONTROL]}
 
     def after_round(self, server: Server, replies: Mapping[int, Payload]) -> None:

@@ -120,7 +120,9 @@ class ETFHead(nn.Module):
         return self.max_classes if self.growth == "preallocated" else self.num_classes
 
     def grow(self, num_classes: int, task: int = 0) -> None:
-        """Set the ETF for ``num_classes`` seen classes."""
+        """Set the ETF for ``num_classes`` seen classes; without a new one it stays."""
+        if num_classes == self.num_classes:
+            return
         seed = int_at(self.seed, "etf-redraw", task) if self.growth == "redraw" else self.seed
         size = self.max_classes if self.growth == "preallocated" else num_classes
         if num_classes > size:

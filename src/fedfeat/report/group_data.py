@@ -159,29 +159,26 @@ def client_accuracies(scenario: ScenarioRecord, per_class: Sequence[Sequence[flo
 
     NaN is a client that holds nothing yet. Nothing is returned where clients or accuracies are not listed.
     """
-    held = client_class_counts(scenario)
-    if held is None or not all(per_class):
+    if not any(task.clients for task in scenario.tasks) or not all(per_class):
         return np.empty((0, 0))
-    table = np.full((len(held), len(per_class)), nan)
+    table = np.full((scenario.num_clients, len(per_class)), nan)
     for task, accuracies in enumerate(per_class):
-        mix = held[:, : len(accuracies)]
+        mix = client_class_counts(scenario, task + 1)[:, : len(accuracies)]
         total = mix.sum(axis=1)
         some = total > 0
         table[some, task] = mix[some] @ np.array(accuracies)[: mix.shape[1]] / total[some]
     return table
 
 
-def client_class_counts(scenario: ScenarioRecord) -> np.ndarray | None:
-    """Return training samples [client, class], classes in order of arrival; None where clients are not listed."""
-    if not any(task.clients for task in scenario.tasks):
-        return None
-    columns = []
-    for task in scenario.tasks:
-        counts = np.zeros((scenario.num_clients, len(task.classes)))
+def client_class_counts(scenario: ScenarioRecord, tasks: int) -> np.ndarray:
+    """Return training samples [client, class] of the first tasks, classes in order of arrival."""
+    column = {name: c for c, name in enumerate(dict.fromkeys(n for task in scenario.tasks for n in task.classes))}
+    counts = np.zeros((scenario.num_clients, len(column)))
+    for task in scenario.tasks[:tasks]:
+        columns = [column[name] for name in task.classes]
         for client in task.clients:
-            counts[client.client] = client.counts
-        columns.append(counts)
-    return np.concatenate(columns, axis=1)
+            counts[client.client, columns] += client.counts
+    return counts
 
 
 def client_losses(run: Run) -> Data:

@@ -56,7 +56,7 @@ def _setup(rows: Sequence[SummaryRow]) -> str:
 
 def _shape(rows: Sequence[SummaryRow]) -> str:
     scenarios = [run.scenario for row in rows for run in row.group.runs if run.scenario]
-    shapes = {(len(s.tasks), sum(len(t.classes) for t in s.tasks), s.num_clients) for s in scenarios}
+    shapes = {(len(s.tasks), len({c for t in s.tasks for c in t.classes}), s.num_clients) for s in scenarios}
     if len(shapes) != 1:
         return ""
     tasks, classes, clients = shapes.pop()

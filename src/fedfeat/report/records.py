@@ -162,6 +162,8 @@ class ScenarioTaskRecord(_Record):
 
     task: int
     classes: list[str]
+    new: int | None = None  # how many of them are the task's own, the first ones; None: all
+    domain: str | None = None
     samples: int | None = None  # nobody but their owners may know
     present: int
     participants_per_round: int

@@ -15,13 +15,13 @@ from rich.text import Text
 
 from fedfeat.report.figures import drawing, short
 from fedfeat.scenario.partition import Ids
-from fedfeat.scenario.scenario import Scenario, names_in_order, spread
+from fedfeat.scenario.scenario import Scenario, names_in_order, spread, task_domains
 
 MAX_CLIENT_ROWS = 20
 TASKS_PER_TABLE = 5
 MAX_COLUMNS = 5
 MAX_NUMBERED_CLIENTS = 12
-MAX_NUMBERED_CLASSES = 6
+MAX_NUMBERED_CLASSES = 10
 MAX_RULED_CLIENTS = 40
 MAX_SLANTED_NAMES = 10
 MAX_NAMED_CLASSES = 20
@@ -30,16 +30,21 @@ EMPTY = "#efefef"
 
 
 def print_scenario(
-    scenario: Scenario, class_names: Sequence[str] | None = None, console: Console | None = None
+    scenario: Scenario,
+    class_names: Sequence[str] | None = None,
+    console: Console | None = None,
+    domain_names: Sequence[str] = (),
 ) -> None:
     """Print the scenario: its tasks, then who holds how much of each."""
-    (console or Console()).print(scenario_text(scenario, class_names))
+    (console or Console()).print(scenario_text(scenario, class_names, domain_names))
 
 
-def scenario_text(scenario: Scenario, class_names: Sequence[str] | None = None) -> RenderableType:
+def scenario_text(
+    scenario: Scenario, class_names: Sequence[str] | None = None, domain_names: Sequence[str] = ()
+) -> RenderableType:
     """Return the scenario as something rich can print; many clients are summed up instead of listed."""
     parts: list[RenderableType] = [Text(headline(scenario), style="bold"), _task_table(scenario)]
-    parts.append(_class_table(scenario, names_in_order(scenario, class_names)))
+    parts.append(_class_table(scenario, names_in_order(scenario, class_names), task_domains(scenario, domain_names)))
     if scenario.num_clients > MAX_CLIENT_ROWS:
         parts.append(_spread_table(scenario))
     else:
@@ -58,21 +63,26 @@ def headline(scenario: Scenario) -> str:
         "shards": f"{settings.shards_per_client} shards per client",
     }[settings.partition]
     order = settings.class_order if isinstance(settings.class_order, str) else "given"
+    tasks = "domains, one per task," if settings.brings == "domains" else "tasks"
+    blurry = f"; {100 * settings.blurry:g} % of a class's images come late" if settings.blurry else ""
     return (
-        f"{scenario.num_classes} classes in {scenario.num_tasks} tasks over {scenario.num_clients} clients: "
-        f"{kind}; class order {order}; seed {scenario.seed}"
+        f"{scenario.num_classes} classes in {scenario.num_tasks} {tasks} over {scenario.num_clients} clients: "
+        f"{kind}; class order {order}{blurry}; seed {scenario.seed}"
     )
 
 
 def _task_table(scenario: Scenario) -> Table:
-    table = _table("Tasks", "task", "classes", "samples", "clients", "per round", "exemplars per client")
+    mixed = any(len(scenario.held_classes(t)) > len(own) for t, own in enumerate(scenario.task_classes))
+    columns = ("clients", "per round", "exemplars per client")
+    table = _table("Tasks", "task", "classes", "samples", *(("of others",) if mixed else ()), *columns)
     for task, classes in enumerate(scenario.task_classes):
-        here = scenario.present(task)
+        here, counts = scenario.present(task), scenario.counts(task).sum(axis=0)
         quotas = spread(scenario.quotas(task)[here])
         table.add_row(
             str(task + 1),
             str(len(classes)),
-            f"{len(scenario.splits[task].indices):,}",
+            f"{counts.sum():,}",
+            *((f"{counts.sum() - counts[classes.start : classes.stop].sum():,}",) if mixed else ()),
             f"{len(here):,}",
             f"{scenario.participants_per_round(task):,}",
             _range(int(quotas["min"]), int(quotas["max"])),
@@ -80,11 +90,12 @@ def _task_table(scenario: Scenario) -> Table:
     return table
 
 
-def _class_table(scenario: Scenario, names: list[str]) -> Table:
-    table = _table("Classes", "task")
+def _class_table(scenario: Scenario, names: list[str], domains: list[str]) -> Table:
+    table = _table("Classes", "task", *(["domain"] if domains else []))
     table.add_column("classes", overflow="fold")
     for task, classes in enumerate(scenario.task_classes):
-        table.add_row(str(task + 1), Text(", ".join(names[c] for c in classes)))  # names may hold [markup]
+        told = [*domains[task : task + 1], ", ".join(names[c] for c in classes)]
+        table.add_row(str(task + 1), *map(Text, told))  # names may hold [markup]
     return table
 
 
@@ -92,14 +103,15 @@ def _client_table(scenario: Scenario, tasks: range) -> Table:
     """One row per client: samples, and how many classes they come from."""
     table = _table("Samples (classes held)", "client", *(f"task {t + 1}" for t in tasks), "total")
     counts = [scenario.counts(task) for task in tasks]
-    joined = scenario.settings.first_tasks()
+    here = [set(scenario.present(task).tolist()) for task in tasks]
     totals = np.sum([split.sizes for split in scenario.splits], axis=0)
     for client in range(scenario.num_clients):
         cells = [
-            f"{held[client].sum()} ({np.count_nonzero(held[client])})" if joined[client] <= task else "-"
-            for task, held in zip(tasks, counts, strict=True)
+            f"{held[client].sum()} ({np.count_nonzero(held[client])})" if client in present else "-"
+            for present, held in zip(here, counts, strict=True)
         ]
-        table.add_row(str(client), *cells, str(totals[client]))
+        behind = f" ({lag} behind)" if (lag := scenario.lags[client]) else ""
+        table.add_row(f"{client}{behind}", *cells, str(totals[client]))
     table.add_section()
     table.add_row("sum", *(str(held.sum()) for held in counts), str(totals.sum()))
     return table
@@ -128,25 +140,31 @@ def _range(low: int, high: int) -> str:
     return f"{low:,}" if low == high else f"{low:,}-{high:,}"
 
 
-def draw_scenario(scenario: Scenario, path: Path, class_names: Sequence[str] | None = None) -> None:
+def draw_scenario(
+    scenario: Scenario, path: Path, class_names: Sequence[str] | None = None, domain_names: Sequence[str] = ()
+) -> None:
     """Write the heat maps as a PNG file."""
     with drawing({}) as figure_class:
-        figure = _figure(figure_class, scenario, names_in_order(scenario, class_names))
+        names, domains = names_in_order(scenario, class_names), task_domains(scenario, domain_names)
+        figure = _figure(figure_class, scenario, names, domains)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150, format="png", facecolor="white")
 
 
-def _figure(figure_class: Any, scenario: Scenario, names: Sequence[str]) -> Any:
+def _figure(figure_class: Any, scenario: Scenario, names: Sequence[str], domains: Sequence[str]) -> Any:
     columns = min(MAX_COLUMNS, scenario.num_tasks)
     rows = ceil(scenario.num_tasks / columns)
     width, height = _panel_size(scenario)
     figure = figure_class(figsize=(max(1.3 + columns * width, 7.5), 0.9 + rows * height), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True).ravel()
-    counts = [scenario.counts(t)[:, r.start : r.stop] for t, r in enumerate(scenario.task_classes)]
+    held = [scenario.held_classes(task) for task in range(scenario.num_tasks)]
+    counts = [scenario.counts(task)[:, classes] for task, classes in enumerate(held)]
     top = max(2, *(int(c.max()) for c in counts))
     images = [_panel(axes[task], scenario, task, counts[task], top) for task in range(scenario.num_tasks)]
-    for task, classes in enumerate(scenario.task_classes):
+    for task, classes in enumerate(held):
         _name_classes(axes[task], [names[c] for c in classes])
+        domain = f": {short(domains[task], MAX_NAME_LENGTH)}" if domains else ""
+        axes[task].set_title(f"task {task + 1}{domain}   {counts[task].sum():,} samples", fontsize=9, loc="left")
     for unused in axes[scenario.num_tasks :]:
         unused.set_axis_off()
     for axis in axes[::columns]:
@@ -158,7 +176,7 @@ def _figure(figure_class: Any, scenario: Scenario, names: Sequence[str]) -> Any:
 
 def _panel_size(scenario: Scenario) -> tuple[float, float]:
     """Inches of one task's panel: room for numbers with few clients, bounded with many."""
-    widest = max(map(len, scenario.task_classes))
+    widest = max(len(scenario.held_classes(task)) for task in range(scenario.num_tasks))
     width = float(np.clip(0.55 * widest, 1.7, 3.4))
     height = float(np.clip(0.34 * scenario.num_clients, 1.2, 6.0))
     return width, height + 1.0
@@ -176,12 +194,13 @@ def _panel(axis: Any, scenario: Scenario, task: int, counts: Ids, top: int) -> A
         interpolation="nearest",
     )
     axis.set_facecolor(EMPTY)
-    axis.set_title(f"task {task + 1}   {counts.sum():,} samples", fontsize=9, loc="left")
     axis.set_yticks(range(0, len(counts), max(1, ceil(len(counts) / 20))))
     axis.tick_params(length=0, labelsize=8)
     axis.spines[:].set_visible(False)
     if len(counts) <= MAX_RULED_CLIENTS:
         _rule_cells(axis, counts.shape)
+    if counts.shape[1] > (own := len(scenario.task_classes[task])):
+        axis.axvline(own - 0.5, color="black", linewidth=1.2)
     _hatch_absent(axis, scenario, task)
     if len(counts) <= MAX_NUMBERED_CLIENTS and counts.shape[1] <= MAX_NUMBERED_CLASSES:
         _write_numbers(axis, counts, top)
@@ -223,8 +242,11 @@ def _name_classes(axis: Any, names: list[str]) -> None:
 
 
 def _legend(scenario: Scenario) -> str:
-    late = len(scenario.present(0)) < scenario.num_clients
-    return "\ngrey: no samples" + ("; hatched: not joined yet" if late else "")
+    absent = any(len(scenario.present(task)) < scenario.num_clients for task in range(scenario.num_tasks))
+    away = "not joined yet, or gone" if scenario.settings.leaves else "not joined yet"
+    mixed = any(len(scenario.held_classes(t)) > len(own) for t, own in enumerate(scenario.task_classes))
+    told = ["grey: no samples", *([f"hatched: {away}"] if absent else [])]
+    return "\n" + "; ".join([*told, *(["right of the line: classes of earlier tasks"] if mixed else [])])
 
 
 def _colour_bar(figure: Any, image: Any, axes: list[Any], top: int) -> None:

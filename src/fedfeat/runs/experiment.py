@@ -28,8 +28,8 @@ from fedfeat.runs.identity import deciding_settings, refuse_other_run
 from fedfeat.runs.model_file import CARD, ModelCard, refuse_other_backbone, write_model
 from fedfeat.runs.trackers.tracked import tracked
 from fedfeat.runs.workload import Workload
-from fedfeat.scenario import Scenario, build_scenario
-from fedfeat.scenario.build import named_classes, named_scenario
+from fedfeat.scenario import Scenario
+from fedfeat.scenario.build import named_classes, named_scenario, scenario_of
 
 Result = dict[str, Any]
 TRAINED = {
@@ -123,9 +123,7 @@ class Experiment:
             dataset = metadata_only(config.data, named_classes(config.scenario))
             scenario = named_scenario(config.scenario, config.seed)
         self.dataset = dataset or load_dataset(config.data, seed=config.seed)
-        self.scenario = scenario or build_scenario(
-            self.dataset.train_labels, self.dataset.num_classes, config.scenario, config.seed
-        )
+        self.scenario = scenario or scenario_of(self.dataset, config.scenario, config.seed)
         self.engine = engine(config, self.dataset, self.scenario, self.method)
         self.fingerprint = fingerprint(self.dataset)
         backbone = self.engine.network.backbone
@@ -175,6 +173,8 @@ class Experiment:
             notes.append(
                 "model: the backbone is freshly initialised and stays so; model.name = hf takes a pre-trained one"
             )
+        if self.config.scenario.brings == "domains":
+            notes.append("scenario: all classes come in task 1, so none is old: what weighs old against new ones rests")
         if self.config.data.validation is not None:
             count = len(self.dataset.test_labels)
             notes.append(f"validation: accuracies are of {count} held-out training images, not of test images")
@@ -183,7 +183,8 @@ class Experiment:
     @property
     def described_scenario(self) -> dict[str, Any]:
         """The scenario as a run folder tells it."""
-        return self.scenario.to_json(self.dataset.class_names)
+        domains = self.dataset.domains
+        return self.scenario.to_json(self.dataset.class_names, domains.names if domains else ())
 
     def workload(self, config: Config, scenario: Scenario) -> Workload:
         """Return what there is to do, with this configuration and scenario or with those of a rehearsal."""
@@ -294,7 +295,7 @@ def summarise(config: Config, scenario: Scenario, progress: Progress, notes: Seq
         "dataset": config.data.name,
         "seed": config.seed,
         **({"recipe": config.recipe} if config.recipe else {}),
-        **over_tasks(progress.tables, scenario.task_classes),
+        **over_tasks(progress.tables, scenario.test_rows),
         "numbers": progress.numbers,
         "notes": list(notes),
         "bytes_up": traffic.total("up"),

@@ -54,7 +54,8 @@ class ModelCard(Settings):
 
     def seen(self, task: int) -> Seen:
         """Return where the stream of classes stood in a task."""
-        return Seen(task, self.seen_classes[task - 1] if task else 0, self.seen_classes[task])
+        before, now = self.seen_classes[task - 1] if task else 0, self.seen_classes[task]
+        return Seen(task, before if before < now else 0, now)  # where no class comes, none is old
 
 
 @dataclass(frozen=True)

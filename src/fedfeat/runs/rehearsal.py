@@ -114,7 +114,12 @@ def _fewer_tests(dataset: Dataset, most: int) -> Dataset:
     chosen = np.sort(np.concatenate(kept))
     if len(chosen) == len(dataset.test_labels):
         return dataset
-    return replace(dataset, test_images=dataset.test_images[chosen], test_labels=dataset.test_labels[chosen])
+    return replace(
+        dataset,
+        test_images=dataset.test_images[chosen],
+        test_labels=dataset.test_labels[chosen],
+        domains=dataset.domains and dataset.domains.take(slice(None), chosen),
+    )
 
 
 class _Walk:

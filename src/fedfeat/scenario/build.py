@@ -6,7 +6,7 @@ images there are, and where, is known to their owners only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from fedfeat.core.errors import ConfigError, DataError
 from fedfeat.core.rng import rng_at
+from fedfeat.data.dataset import Dataset
 from fedfeat.scenario.partition import Generator, Ids, Split, dirichlet, iid, shards, shuffle_within
 from fedfeat.scenario.scenario import Scenario
 from fedfeat.scenario.settings import ScenarioSettings
@@ -21,28 +22,108 @@ from fedfeat.scenario.settings import ScenarioSettings
 MAX_ATTEMPTS = 1000
 
 
-def build_scenario(train_labels: ArrayLike, num_classes: int, settings: ScenarioSettings, seed: int) -> Scenario:
-    """Partition training samples over tasks and clients; ``seed`` counts unless the settings bring their own."""
+def build_scenario(
+    train_labels: ArrayLike,
+    num_classes: int,
+    settings: ScenarioSettings,
+    seed: int,
+    domains: ArrayLike | None = None,
+) -> Scenario:
+    """Partition training samples over tasks and clients; ``seed`` counts unless the settings bring their own.
+
+    :param domains: of each sample, for tasks that bring domains.
+    """
     run_seed = seed
     seed = seed if settings.seed is None else settings.seed
     labels = np.asarray(train_labels, dtype=np.int64)
     if labels.size and not 0 <= labels.min() <= labels.max() < num_classes:
         raise DataError(f"training labels run from {labels.min()} to {labels.max()}, outside 0 to {num_classes - 1}")
-    task_classes = task_ranges(num_classes, settings.tasks)
     order = class_order(num_classes, settings.class_order, run_seed if settings.order_seed == "run" else seed)
     internal = np.argsort(order).astype(np.int64)[labels]
-    first_tasks = settings.first_tasks()
-    present = tuple(np.flatnonzero(first_tasks <= task) for task in range(settings.tasks))
     members = _members(internal, num_classes)
-    splits = tuple(
-        _for_all_clients(
-            partition_task([members[c] for c in classes], len(present[task]), settings, seed, task),
-            present[task],
-            settings,
+    if settings.brings == "domains":
+        task_classes = (range(num_classes),) * settings.tasks
+        coming = by_domain(members, domains, settings.tasks)
+    else:
+        task_classes = task_ranges(num_classes, settings.tasks)
+        coming = by_class(members, task_classes, settings.blurry, seed)
+
+    def part(task: int) -> Split:
+        clients = _reaching(task, settings)
+        return _for_all_clients(partition_task(coming[task], len(clients), settings, seed, task), clients, settings)
+
+    splits = _at_their_pace(tuple(map(part, range(settings.tasks))), settings)
+    return Scenario(order, task_classes, settings, seed, internal, _present(settings), splits)
+
+
+def _present(settings: ScenarioSettings) -> tuple[Ids, ...]:
+    """Return who takes part in each task, locked: everybody shares it."""
+    found = tuple(settings.present(task) for task in range(settings.tasks))
+    for clients in found:
+        clients.setflags(write=False)
+    return found
+
+
+def scenario_of(dataset: Dataset, settings: ScenarioSettings, seed: int) -> Scenario:
+    """Partition the training samples of a data set."""
+    domains = None if dataset.domains is None else dataset.domains.train
+    return build_scenario(dataset.train_labels, dataset.num_classes, settings, seed, domains)
+
+
+def by_class(members: list[Ids], task_classes: Sequence[range], blurry: float, seed: int) -> list[list[Ids]]:
+    """Return the samples that come in each task, class by class: those of its classes, and late ones of earlier ones.
+
+    ``blurry`` of a class's samples come late, each in a task drawn from those after the class's own.
+    """
+    last = len(task_classes) - 1
+    coming: list[list[Ids]] = [[] for _ in task_classes]
+    for own, classes in enumerate(task_classes):
+        for c in classes:
+            coming[own].append(members[c])
+            if not blurry or own == last:
+                continue
+            rng = rng_at(seed, "blurry", c)
+            tasks = np.full(len(members[c]), own)
+            late = rng.permutation(len(tasks))[: round(blurry * len(tasks))]
+            tasks[late] = rng.integers(own + 1, last + 1, len(late))
+            coming[own][-1] = members[c][tasks == own]
+            for task in range(own + 1, last + 1):
+                coming[task].append(members[c][tasks == task])
+    return coming
+
+
+def by_domain(members: list[Ids], domains: ArrayLike | None, tasks: int) -> list[list[Ids]]:
+    """Return the samples of each task, class by class, where task t brings domain t."""
+    if domains is None:
+        raise ConfigError(
+            "scenario.brings: the data set has no domains; take one that has, such as data.name = 'domains' for a "
+            "folder per domain, or leave brings = 'domains' out"
         )
-        for task, classes in enumerate(task_classes)
-    )
-    return Scenario(order, task_classes, settings, seed, internal, present, splits)
+    of = np.asarray(domains, dtype=np.int64)
+    if (found := int(of.max(initial=-1)) + 1) != tasks:
+        raise ConfigError(
+            f"scenario.tasks is {tasks} but the data set has {found} domains, and each is a task; set it to {found}"
+        )
+    return [[samples[of[samples] == task] for samples in members] for task in range(tasks)]
+
+
+def _reaching(task: int, settings: ScenarioSettings) -> Ids:
+    """Return the clients that get to a task's samples at all, each in the task of the federation that its lag says."""
+    when = task + settings.lags()
+    return np.flatnonzero((settings.first_tasks() <= when) & (when < settings.end_tasks()))
+
+
+def _at_their_pace(parts: tuple[Split, ...], settings: ScenarioSettings) -> tuple[Split, ...]:
+    """Return who holds what in each task of the federation: a client that lags has its part of an earlier one."""
+    lags = settings.lags()
+    if not lags.any():
+        return parts
+    nothing = parts[0].indices[:0]
+    held = [
+        [parts[task - lag][client] if task >= lag else nothing for client, lag in enumerate(lags)]
+        for task in range(len(parts))
+    ]
+    return tuple(_locked(Split.of(np.concatenate(task), np.array([len(part) for part in task]))) for task in held)
 
 
 def partition_task(classes: list[Ids], clients: int, settings: ScenarioSettings, seed: int, task: int) -> Split:
@@ -79,13 +160,17 @@ def _members(labels: Ids, num_classes: int) -> list[Ids]:
 
 
 def _for_all_clients(split: Split, present: Ids, settings: ScenarioSettings) -> Split:
-    """Widen a split over the present clients to all registered ones, and lock it: everybody shares it."""
+    """Widen a split over some clients to all registered ones, and lock it."""
     sizes = np.zeros(settings.clients, dtype=np.int64)
     sizes[present] = split.sizes
-    widened = Split.of(split.indices, sizes)
-    for array in (widened.indices, widened.offsets, present):
+    return _locked(Split.of(split.indices, sizes))
+
+
+def _locked(split: Split) -> Split:
+    """Lock a split: everybody shares it."""
+    for array in (split.indices, split.offsets):
         array.setflags(write=False)
-    return widened
+    return split
 
 
 def task_ranges(num_classes: int, tasks: int) -> tuple[range, ...]:
@@ -149,14 +234,13 @@ def named_scenario(settings: ScenarioSettings, seed: int, own_labels: ArrayLike 
     assert settings.task_names is not None, "checked with the configuration"
     classes = consecutive(map(len, settings.task_names))
     labels = np.asarray([] if own_labels is None else own_labels, dtype=np.int64)
-    first_tasks = settings.first_tasks()
     return Scenario(
         class_order=tuple(range(classes[-1].stop)),
         task_classes=classes,
         settings=settings,
         seed=seed if settings.seed is None else settings.seed,
         labels=labels,
-        present_clients=tuple(np.flatnonzero(first_tasks <= task) for task in range(len(classes))),
+        present_clients=_present(settings),
         splits=tuple(_split(labels, task, settings.clients, owner=own_labels is not None) for task in classes),
     )
 

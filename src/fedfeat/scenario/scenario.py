@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,13 @@ class Scenario:
         """Number of registered clients, present or not yet."""
         return self.settings.clients
 
+    @property
+    def test_rows(self) -> tuple[range, ...]:
+        """Rows of each task in a confusion table: those of its classes, or those of all classes in its domain."""
+        if self.settings.brings == "classes":
+            return self.task_classes
+        return tuple(range(t * self.num_classes, (t + 1) * self.num_classes) for t in range(self.num_tasks))
+
     def seen_classes(self, task: int) -> int:
         """Number of classes seen once this task has begun."""
         return self.task_classes[task].stop
@@ -55,9 +63,28 @@ class Scenario:
         """Number of classes seen before this task."""
         return self.task_classes[task].start
 
+    @cached_property
+    def lags(self) -> Ids:
+        """How many tasks each registered client is behind."""
+        return self.settings.lags()
+
+    def own_old_classes(self, task: int, client: int) -> int:
+        """Number of classes that came before those which this client has in this task."""
+        return self.task_classes[task - int(self.lags[client])].start
+
     def present(self, task: int) -> Ids:
-        """Ids of the clients that have joined by this task."""
+        """Ids of the clients that take part in this task: they have joined, and have not left."""
         return self.present_clients[task]
+
+    def gone(self, task: int) -> Ids:
+        """Ids of the clients that have left by this task."""
+        return np.flatnonzero(self.settings.end_tasks() <= task)
+
+    def held_classes(self, task: int) -> list[int]:
+        """Classes of this task, then others of which images come in it: late ones, or those of clients that lag."""
+        own = self.task_classes[task]
+        others = np.unique(self.labels[self.splits[task].indices])
+        return [*own, *(int(c) for c in others if c not in own)]
 
     def samples(self, task: int, client: int) -> Ids:
         """Indices of the training samples this client gets in this task, in the partition's random order."""
@@ -99,15 +126,16 @@ class Scenario:
         quotas[here] = even_sizes(budget, len(here)) if shared else budget
         return quotas
 
-    def to_json(self, class_names: Sequence[str] | None = None) -> dict[str, Any]:
+    def to_json(self, class_names: Sequence[str] | None = None, domain_names: Sequence[str] = ()) -> dict[str, Any]:
         """Return what ``scenario.json`` holds: class order and, per task, who holds how much of what."""
         names = names_in_order(self, class_names)
+        domains = [{"domain": name} for name in task_domains(self, domain_names)] or [{}] * self.num_tasks
         return {
             "seed": self.seed,
             "settings": self.settings.model_dump(mode="json"),
             "num_clients": self.num_clients,
             "class_order": [{"id": i, "label": label, "name": names[i]} for i, label in enumerate(self.class_order)],
-            "tasks": [_task_record(self, task, names) for task in range(self.num_tasks)],
+            "tasks": [_task_record(self, task, names) | domains[task] for task in range(self.num_tasks)],
         }
 
 
@@ -116,14 +144,19 @@ def names_in_order(scenario: Scenario, class_names: Sequence[str] | None) -> lis
     return [str(label) if class_names is None else str(class_names[label]) for label in scenario.class_order]
 
 
+def task_domains(scenario: Scenario, domain_names: Sequence[str]) -> list[str]:
+    """Return the name of each task's domain; nothing where tasks bring classes."""
+    return list(domain_names) if scenario.settings.brings == "domains" else []
+
+
 def spread(values: Ids) -> dict[str, float]:
     """Return the smallest, middle and largest of some numbers."""
     return {"min": int(values.min()), "median": float(np.median(values)), "max": int(values.max())}
 
 
 def _task_record(scenario: Scenario, task: int, names: list[str]) -> dict[str, Any]:
-    classes, here = scenario.task_classes[task], scenario.present(task)
-    counts = scenario.counts(task)[here, classes.start : classes.stop]
+    classes, here = scenario.held_classes(task), scenario.present(task)
+    counts = scenario.counts(task)[here][:, classes]
     record: dict[str, Any] = {
         "task": task + 1,
         "classes": [names[c] for c in classes],
@@ -131,6 +164,8 @@ def _task_record(scenario: Scenario, task: int, names: list[str]) -> dict[str, A
         "participants_per_round": scenario.participants_per_round(task),
         "exemplars_per_client": spread(scenario.quotas(task)[here]),
     }
+    if len(classes) > (new := len(scenario.task_classes[task])):
+        record["new"] = new  # the first of its classes; of the others only some images come
     if scenario.settings.task_names is not None:
         return record  # only the owners of the images know how many there are
     record |= {

@@ -93,3 +93,29 @@ def test_robust_rules_are_the_same_on_both_engines(rule: str, tmp_path: Path) ->
     start(here, tmp_path / "here")
     federated(there, tmp_path / "there", LocalGrid(local_nodes(tmp_path, tmp_path / "toy.npz")))
     assert weights(tmp_path / "there") == weights(tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        {"scenario": {"blurry": 0.3}},
+        {"scenario": {"leaves": {"2": 3}}},
+        {"scenario": {"lag": {"1": 1}}},
+        {"scenario": {"brings": "domains", "tasks": 4}, "data": {"name": "digits-domains", "path": None}},
+    ],
+    ids=["blurry", "leaves", "lag", "domains"],
+)
+def test_every_stream_of_images_is_the_same_on_both_engines(stream: dict[str, Any], tmp_path: Path) -> None:
+    here, there = (
+        c.model_copy(update={"data": c.data.model_copy(update=stream.get("data", {}))})
+        for c in both("fedcbdr+etf+balanced+distil", tmp_path, scenario=stream["scenario"])
+    )
+    expected = start(here, tmp_path / "here")
+    data = None if "data" in stream else tmp_path / "toy.npz"
+    result = federated(there, tmp_path / "there", LocalGrid(local_nodes(tmp_path, data)))
+    assert comparable(result) == comparable(expected)
+    assert weights(tmp_path / "there") == weights(tmp_path / "here")
+    ours, theirs = (
+        [e for e in RunFolder.open(tmp_path / n).events() if e["event"] == "task"] for n in ("here", "there")
+    )
+    assert ours == theirs, "exemplars of clients that left are gone on both"

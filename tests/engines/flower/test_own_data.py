@@ -105,6 +105,14 @@ def test_what_was_learned_and_what_left(method: str, tmp_path: Path) -> None:
     assert up[("train", "weights")] == (2 + 3) * 4 * model
 
 
+def test_a_client_that_leaves_takes_its_test_images_along(tmp_path: Path) -> None:
+    config = own_config("replay", train={"rounds": 1, "local_epochs": 1}, scenario={"leaves": {"1": 2}})
+    result = federated(config, tmp_path / "run", LocalGrid(own_nodes(tmp_path)))
+    assert np.sum(result["confusion"], axis=1).tolist() == (held_back()[0] + held_back()[2]).tolist()
+    tasks = [e for e in RunFolder.open(tmp_path / "run").events() if e["event"] == "task"]
+    assert [e["exemplars"] for e in tasks] == [8, 4]  # of twelve, client 2 has no image to keep; then client 1 is gone
+
+
 def test_tables_add_up_to_those_of_all_test_images_together(tmp_path: Path) -> None:
     config = own_config("herding+feat")
     result = federated(config, tmp_path / "run", LocalGrid(own_nodes(tmp_path)))

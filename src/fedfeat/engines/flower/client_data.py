@@ -14,8 +14,8 @@ from fedfeat.core.files import write_json
 from fedfeat.data import Dataset, load_dataset
 from fedfeat.data.owned import class_digests, read_own
 from fedfeat.data.settings import OWNED
-from fedfeat.scenario import Scenario, build_scenario
-from fedfeat.scenario.build import named_classes, named_scenario
+from fedfeat.scenario import Scenario
+from fedfeat.scenario.build import named_classes, named_scenario, scenario_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ClientData:
             return owned, named_scenario(config.scenario, config.seed, owned.train_labels)
         location = {"path": None if self.path is None else str(self.path.absolute())}
         dataset = load_dataset(config.data.model_copy(update=location), seed=config.seed)
-        return dataset, build_scenario(dataset.train_labels, dataset.num_classes, config.scenario, config.seed)
+        return dataset, scenario_of(dataset, config.scenario, config.seed)
 
 
 def check_unchanged(folder: Path, dataset: Dataset, scenario: Scenario, task: int) -> None:

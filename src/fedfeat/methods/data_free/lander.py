@@ -161,6 +161,7 @@ def lander(settings: LanderSettings) -> Method:
         server_steps=(AnchorDelivery(settings.text),),
         task_end=(Generation(make_pool),),
         notes=(f"text_encoder={encoder_name(settings.text)}",),
+        refuses={"domains": "it weighs synthetic images by the share of old classes, and none is old"},
     )
 
 

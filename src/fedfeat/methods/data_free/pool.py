@@ -129,7 +129,7 @@ class SyntheticBatches(Reference):
             current = client.network(synthetic)
             with torch.no_grad():
                 previous = teacher(synthetic)
-            found = {LOGITS: current.logits[:, : client.num_old], PREVIOUS_LOGITS: previous.logits}
+            found = {LOGITS: current.logits[:, : client.global_seen.num_before], PREVIOUS_LOGITS: previous.logits}
             if self.with_mapping:
                 found[MAPPED] = mapped(client.network, current.features)
                 with torch.no_grad():

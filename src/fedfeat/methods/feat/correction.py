@@ -59,7 +59,7 @@ class EnergyPrior(Statistic):
 
     def finish(self, client: Client, buffers: Buffers) -> Payload:
         """Return the client's priors and how many old samples they rest on; nothing in the first task."""
-        if client.num_old == 0:
+        if client.global_seen.num_old == 0:
             return {}
         if self.settings.prior_source == "online":
             head, tail, count = self._online(buffers)
@@ -97,7 +97,7 @@ class EnergyPrior(Statistic):
         if not batches:
             return 0.0, 0.0, 0
         sizes = [len(batch) for batch in batches]
-        energies = torch.stack(self._energies(client.network, torch.cat(batches), client.num_old))
+        energies = torch.stack(self._energies(client.network, torch.cat(batches), client.global_seen.num_old))
         if self.settings.prior == "ema" and self.settings.prior_order == "shuffled":
             energies = energies[:, _order(client, len(exemplars))]
         means = [part.mean(dim=1) for part in torch.split(energies, sizes, dim=1)]
@@ -106,13 +106,13 @@ class EnergyPrior(Statistic):
 
     def _loader_pass(self, client: Client) -> tuple[float, float, int]:
         """Look at the local set as a loader brings it, in batches of old and new images; only the old ones count."""
-        local_set = client.local_set
+        local_set, num_old = client.local_set, client.global_seen.num_old
         order = local_set[_order(client, len(local_set))]
         sums = []
         labels = torch.split(client.labels(order), client.settings.batch)
         for features, y in zip(client.features(order, augment=self._augment), labels, strict=True):
-            old = (y < client.num_old).float()
-            energies = self._energies(client.network, features, client.num_old)
+            old = (y < num_old).float()
+            energies = self._energies(client.network, features, num_old)
             sums.append(torch.stack([(energies.head * old).sum(), (energies.tail * old).sum(), old.sum()]))
         batches = [(head, tail, int(count)) for head, tail, count in torch.stack(sums).tolist() if count]
         if not batches:

@@ -32,6 +32,7 @@ def _corrects(settings: FeatSettings) -> bool:
     return settings.egc.enabled
 
 
+ONE_GROUPING = "feat.egc.prior_source = 'online' measures on training steps, whose old classes are each client's own"
 SENDS = tuple(
     replace(sent, when=_corrects, remark="from task 2 on")
     for sent in (
@@ -205,8 +206,10 @@ def egc(method: Method, settings: FeatSettings) -> Method:
             "method: egc measures its prior on exemplars, and this base keeps none; "
             "put it on a replay base such as fedcbdr+feat"
         )
+    online = {"lag": ONE_GROUPING} if settings.egc.prior_source == "online" else {}
     return replace(
         method,
+        refuses={**method.refuses, **online},
         statistics=(*method.statistics, EnergyPrior(settings.egc)),
         encodes_exemplars=settings.egc.prior_source == "post_pass" and settings.egc.prior_transform == "test",
         predict=EnergyCorrection(settings.egc, scaling_of(method)),

@@ -63,6 +63,7 @@ from fedfeat.methods.fedcbdr.leverage import (
 )
 
 SCORES = "leverage_scores"
+BY_NEW_CLASS = "fedcbdr.mode = 'class_quota' shares the budget among new classes, the same for all clients and images"
 
 
 class FedCBDRSettings(Settings):
@@ -172,7 +173,13 @@ def fedcbdr(settings: FedCBDRSettings) -> Method:
         )
 
     predict = ScaledLogits(settings.tau_old, settings.tau_new) if settings.scale_logits else None
-    return Method("fedcbdr", loss=LossTerm("tts", tts), replay=LeverageChoice(settings), predict=predict)
+    return Method(
+        "fedcbdr",
+        loss=LossTerm("tts", tts),
+        replay=LeverageChoice(settings),
+        predict=predict,
+        refuses=dict.fromkeys(("blurry", "lag"), BY_NEW_CLASS) if _by_class(settings) else {},
+    )
 
 
 class LeverageChoice(TaskEndStep):

@@ -128,13 +128,14 @@ function confusionFigure() {
   const counts = run && chosen(run.confusion);
   if (!counts || !counts.length) return null;
   const scenario = scenarioOf(run);
-  const found = scenario ? scenario.tasks.flatMap((t) => t.classes) : [];
+  const found = scenario ? [...new Set(scenario.tasks.flatMap((t) => t.classes))] : [];
   const names = counts.map((_, i) => found[i] ?? String(i));
   const share = counts.map((row) => {
     const all = row.reduce((a, b) => a + b, 0);
     return row.map((n) => (all ? (100 * n) / all : null));
   });
-  const old = scenario ? counts.length - last(scenario.tasks).classes.length : 0;
+  const latest = scenario && last(scenario.tasks);
+  const old = latest ? counts.length - (latest.new ?? latest.classes.length) : 0;
   const written = counts.length <= WRITTEN_CLASSES;
   const places = counts.map((_, i) => i);
   const ticks = {

@@ -36,7 +36,7 @@ function scenarioFigure() {
   return {
     title: `Who holds what: seed ${scenario.seed}`,
     caption:
-      "Training images of each class (across, task by task) at each client (down). Empty: not joined yet. The colour follows the square root, so that a handful differs from none. The same seed gives every method the same split.",
+      "Training images of each class (across, task by task) at each client (down). Empty: not joined yet, or gone. Late images of earlier classes follow those of the task's own. The colour follows the square root, so that a handful differs from none. The same seed gives every method the same split.",
     summary: scenario.tasks
       .map(
         (t) =>
@@ -75,7 +75,7 @@ function taskMarks(scenario) {
   let first = 0;
   for (const task of scenario.tasks) {
     const middle = first + (task.classes.length - 1) / 2;
-    const text = scenario.tasks.length <= 6 ? `task ${task.task}` : String(task.task);
+    const text = task.domain ? inChart(task.domain, 12) : scenario.tasks.length <= 6 ? `task ${task.task}` : String(task.task);
     annotations.push({
       x: middle,
       y: 1,
@@ -92,6 +92,8 @@ function taskMarks(scenario) {
   }
   return { annotations, shapes };
 }
+
+const listed = (names) => names.slice(0, 6).join(", ") + (names.length > 6 ? ` and ${names.length - 6} more` : "");
 
 /** Return the tasks as a table. */
 function taskTable() {
@@ -112,7 +114,7 @@ function taskTable() {
     ],
     rows: scenario.tasks.map((t) => [
       t.task,
-      t.classes.slice(0, 6).join(", ") + (t.classes.length > 6 ? ` and ${t.classes.length - 6} more` : ""),
+      (t.domain ? `${t.domain}: ` : "") + listed(t.classes.slice(0, t.new ?? t.classes.length)),
       t.samples,
       t.present,
       t.participants_per_round,
