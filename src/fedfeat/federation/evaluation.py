@@ -32,6 +32,7 @@ SENDS = {
         ("predictions", "C", "C"),
         kind="count",
         item=8,
+        summed=True,
     ),
     ENERGIES: Sent(
         f"up/{EVALUATE}/{ENERGIES}",
@@ -39,6 +40,7 @@ SENDS = {
         (len(SPANS), len(SAMPLES), BINS),
         kind="count",
         item=8,
+        summed=True,
     ),
 }
 HELD = {

@@ -26,6 +26,7 @@ from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.exchange import needed
 from fedfeat.federation.screen import TRAIN, declared_losses, fault_of, fault_of_header, odd_ones, seconds_of
+from fedfeat.federation.secure.sums import Sums
 from fedfeat.scenario import Scenario
 
 log = logging.getLogger("fedfeat.server")
@@ -51,6 +52,7 @@ class FlowerEngine(InProcessEngine):
         }
         self.roster = Roster(folder, channel, scenario.num_clients, greeting, config.federation.deadline)
         self.sends = {**method.sends, **declared_losses(method), **(SENDS if dataset.private else {})}
+        self.sums = Sums(config, method, private=dataset.private) if config.privacy.secure_aggregation else None
         self.silence = Silence(config.federation.deadline)
         self._lost: dict[int, int] = {}  # the task in which a client last lost its state
         self._met = False  # whether the clients were awaited once
@@ -166,17 +168,21 @@ class FlowerEngine(InProcessEngine):
             reply = unpack(answer.payload)
         except CodecError as error:
             return Lost("failed", str(error))
-        fault = fault_of(op, request, reply, self.sends, sizes)
+        fault = None if self._masked(op) else fault_of(op, request, reply, self.sends, sizes)
         if fault is not None:
             return Lost("failed", fault)
         return {k: v.to(self.device) if isinstance(v, Tensor) else v for k, v in reply.items()}
 
     def _oversized(self, op: str, requests: Mapping[int, Payload], replies: Mapping[int, Payload]) -> dict[int, str]:
-        if op != TRAIN:
+        if op != TRAIN or self._masked(op):
             return {}
         trained, privacy = self.model.num_trainable, self.config.privacy
         noise = (privacy.noise or 0.0) * (privacy.clip or 0.0) * math.sqrt(trained)
         return oversized(requests, replies, trained, noise)
+
+    def _masked(self, op: str) -> bool:
+        """Tell whether nothing can be seen of a single reply: it belongs to a masked sum."""
+        return self.sums is not None and op.partition(".")[0] in self.sums.ops
 
     def _remember(self, client: int, header: Header) -> None:
         noted: State = {GENERATION: int(header[GENERATION]), HELD: int(header["exemplars"])}

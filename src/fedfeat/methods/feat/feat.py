@@ -33,11 +33,11 @@ def _corrects(settings: FeatSettings) -> bool:
 
 
 SENDS = tuple(
-    replace(sent, when=_corrects, remark="from task 2 on")
+    replace(sent, when=_corrects, remark="from task 2 on", from_task=2, summed=True)
     for sent in (
-        Sent("up/train/prior_head", "mean head energy of the client's exemplars", low=0, high=1, from_task=2),
-        Sent("up/train/prior_tail", "mean tail energy of the client's exemplars", low=0, high=1, from_task=2),
-        Sent("up/train/num_tail", "number of exemplars behind the two", kind="count", from_task=2),
+        Sent("up/train/prior_head", "mean head energy of the client's exemplars", low=0, high=1, by="num_tail"),
+        Sent("up/train/prior_tail", "mean tail energy of the client's exemplars", low=0, high=1, by="num_tail"),
+        Sent("up/train/num_tail", "number of exemplars behind the two", kind="count"),
     )
 )
 
