@@ -210,5 +210,5 @@ def test_a_server_learns_why_a_phase_is_refused_and_gets_nothing(tmp_path: Path)
     assert unpack(reply) == {}
     assert client.run is before, "a refusal leaves the client as it was"
     answer, reply = client.ask({**header, "op": "train.keys"}, pack({"secure.session": "s"}))
-    assert tensor_of(unpack(reply), "keys").shape == (1, 96)
+    assert tensor_of(unpack(reply), "keys").shape == (1, 96 + 132)
     assert (tmp_path / "clinic-a" / "r1" / "store" / "secure").stat().st_mode & 0o077 == 0

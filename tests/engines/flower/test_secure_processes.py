@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::Depreca
 NAMES = ["client-0", "client-1", "client-2"]
 POLICY = """
 secure_aggregation = true
+peers = "keys/server/clients"
 fewest_clients = 3
 clip = 0.5
 noise = 0.01

@@ -17,6 +17,7 @@ from fedfeat.federation.exchange import Traffic
 from fedfeat.federation.secure.client import CLIENTS, KEYS, SEALED, SESSION, SHARES, UNMASK, SecureClient, phase_of
 from fedfeat.federation.secure.exchange import SummedExchange
 from fedfeat.federation.secure.masked_exchange import MaskedExchange
+from fedfeat.federation.secure.signing import Identity
 from fedfeat.federation.secure.sums import Sums
 from toy import toy_config
 
@@ -30,7 +31,7 @@ def config_with(clients: int, method: str = "finetune", **changes: Any) -> Any:
 
 
 def header_at(op: str, client: int, task: int = 0, round: int = 0) -> dict[str, Any]:
-    return {"op": op, "client": client, "task": task, "round": round}
+    return {"run": "r1", "op": op, "client": client, "task": task, "round": round}
 
 
 class ToyEngine:
@@ -47,6 +48,7 @@ class ToyEngine:
         self.seen: dict[str, dict[int, Payload]] = {}  # what the server saw, by phase
         self.spoil: dict[tuple[str, int], Any] = {}  # changes a reply on its way
         self.sums = Sums(config, self.method, private=False)
+        self.identities: dict[int, Identity] = {}
 
     def reply_sizes(self, client: int) -> dict[str, int]:
         return {**SIZES, "task": self.task}
@@ -54,7 +56,7 @@ class ToyEngine:
     def client(self, number: int) -> SecureClient:
         """A client, started again for every message: what it knows comes from its disk."""
         assert self.folder is not None
-        return SecureClient(self.folder / f"client{number}", self.sums)
+        return SecureClient(self.folder / f"client{number}", self.sums, self.identities.get(number))
 
     def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
         phase = phase_of(op)[1] or MASKED

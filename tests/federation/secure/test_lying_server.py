@@ -9,12 +9,14 @@ import pytest
 import torch
 from masked_toys import MASKED, LyingServer
 
-from fedfeat.core.errors import Refusal
+from fedfeat.core.errors import ConfigError, Refusal
 from fedfeat.core.payload import tensor_of
+from fedfeat.engines.flower import certificates
 from fedfeat.federation.secure.client import KEYS, UNMASK, context_of
 from fedfeat.federation.secure.masks import KEY_BYTES, add_mask, agreed, public_key
 from fedfeat.federation.secure.protocol import ClientSession, commitment
 from fedfeat.federation.secure.shamir import secret_from
+from fedfeat.federation.secure.signing import SIGNATURE_BYTES, Identity
 
 
 @pytest.fixture
@@ -22,6 +24,12 @@ def server(tmp_path: Path) -> LyingServer:
     made = LyingServer(tmp_path, fewest_clients=2)
     made.share()
     return made
+
+
+def forged_keys(client: int) -> torch.Tensor:
+    """Keys of the server's own making."""
+    row = ClientSession(bytes(32), b"", client).advertised() + bytes(SIGNATURE_BYTES)
+    return torch.frombuffer(bytearray(row), dtype=torch.uint8)[None]
 
 
 def own_mask(share: torch.Tensor) -> bytes:
@@ -48,7 +56,7 @@ def test_different_stories_for_different_clients_give_too_few_shares_of_each_kin
     advertised = server.keys[2].numpy().tobytes()
     for share, place in ((of_mask, 0), (of_pairs, 1)):
         secret = secret_from({place: share})
-        assert secret is None or commitment(secret) != advertised[2 * KEY_BYTES :]
+        assert secret is None or commitment(secret) != advertised[2 * KEY_BYTES : 3 * KEY_BYTES]
         assert secret is None or public_key(secret) != advertised[KEY_BYTES : 2 * KEY_BYTES]
     # Two honest answers of the same kind are enough, so the shares above were real ones.
     other = LyingServer(server.engine.folder / "honest", fewest_clients=2)  # type: ignore[operator]
@@ -81,8 +89,7 @@ def test_keys_of_strangers_twins_and_others_in_its_name_are_refused(tmp_path: Pa
     server = LyingServer(tmp_path)
     server.keys = {k: server.ask(KEYS, k)[KEYS] for k in range(3)}  # type: ignore[misc]
     mine, yours, theirs = (server.keys[k] for k in range(3))
-    own = ClientSession(bytes(32), b"", 0).advertised()
-    forged = torch.frombuffer(bytearray(own), dtype=torch.uint8)[None]
+    forged = forged_keys(0)
     for keys in ([forged, yours, theirs], [mine, yours, yours], [yours, mine, theirs]):
         with pytest.raises(Refusal, match="not those that were advertised"):
             server.told_keys(0, [0, 1, 2], torch.cat(keys))
@@ -94,6 +101,49 @@ def test_keys_of_strangers_twins_and_others_in_its_name_are_refused(tmp_path: Pa
     server.share()
     with pytest.raises(Refusal, match="not in this sum before"):
         server.masked(0, [0, 1, 2, 3])
+
+
+@pytest.fixture
+def signed(tmp_path: Path) -> LyingServer:
+    """Three clients that know each other's public keys."""
+    (tmp_path / "peers").mkdir()
+    server = LyingServer(tmp_path)
+    for k in server.everybody:
+        key = certificates.new_key()
+        (tmp_path / f"{k}.key").write_bytes(certificates.private_openssh(key))
+        (tmp_path / "peers" / f"{k}.pub").write_bytes(certificates.public_openssh(key, f"client-{k}"))
+        server.engine.identities[k] = Identity(tmp_path / f"{k}.key", tmp_path / "peers")
+    return server
+
+
+def test_peers_that_know_each_other_add_up_and_the_same_keys_are_told_again(signed: LyingServer) -> None:
+    signed.share()
+    keys = dict(signed.keys)
+    signed.share()
+    assert all(torch.equal(keys[k], signed.keys[k]) for k in keys)
+    assert len(tensor_of(signed.masked(0), "weights")) == 3
+
+
+def test_a_server_cannot_put_its_own_keys_in_the_place_of_a_clients(signed: LyingServer) -> None:
+    signed.keys = {k: signed.ask(KEYS, k)[KEYS] for k in signed.everybody}  # type: ignore[misc]
+    mine, yours, theirs = (signed.keys[k] for k in range(3))
+    forged = forged_keys(2)
+    moved = torch.cat([forged[:, : 3 * KEY_BYTES], theirs[:, 3 * KEY_BYTES :]], dim=1)
+    signed.engine.round = 1
+    earlier = signed.ask(KEYS, 2)[KEYS]
+    signed.engine.round = 0
+    for other in (forged, moved, earlier):
+        with pytest.raises(Refusal, match="keys of client 2 are not signed by a peer of the policy"):
+            signed.told_keys(0, [0, 1, 2], torch.cat([mine, yours, other]))  # type: ignore[list-item]
+    # Two clients of one owner are one peer: the second would be the server's.
+    peers = signed.engine.identities[0].peers
+    assert peers is not None
+    (peers / "2.pub").unlink()
+    with pytest.raises(Refusal, match="client 2 are not signed"):
+        signed.told_keys(0, [0, 1, 2])
+    (peers / "2.pub").write_text("nonsense")
+    with pytest.raises(ConfigError, match="expected an elliptic-curve public key"):
+        signed.told_keys(0, [0, 1, 2])
 
 
 def test_a_share_that_was_sealed_for_somebody_else_is_refused(server: LyingServer) -> None:

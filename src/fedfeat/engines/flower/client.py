@@ -37,6 +37,7 @@ from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import EVALUATE, HELD, SENDS, evaluation_on
 from fedfeat.federation.privacy import in_words
 from fedfeat.federation.secure.client import SecureClient, phase_of
+from fedfeat.federation.secure.signing import Identity
 from fedfeat.federation.secure.sums import Sums
 from fedfeat.models import FlatModel
 
@@ -56,6 +57,7 @@ class ClientSettings:
     plugins: tuple[str, ...] = ()
     model: str | None = None  # folder of a pre-trained backbone; None takes the server's path
     policy: ClientPolicy = field(default_factory=ClientPolicy)  # what may leave, whatever the server asks
+    key: Path | None = None  # by which the server knows it, and its peers in masked sums
 
     def engine(self) -> dict[str, Any]:
         """Return the engine table of this machine."""
@@ -148,7 +150,9 @@ class FederationClient:
             self.settings.policy.check_run(config)
             remove_leftovers(folder)
             account = UpdateAccount(self.settings.folder)
-            self.run = ClientRun(name, table, config, self.data, Store(folder / "store"), self.settings.policy, account)
+            own = self.settings
+            identity = Identity(own.key, own.policy.peers)
+            self.run = ClientRun(name, table, config, self.data, Store(folder / "store"), own.policy, account, identity)
         return self.run
 
     def _folder(self, run: str) -> Path:
@@ -179,6 +183,7 @@ class ClientRun:
         store: Store,
         policy: ClientPolicy,
         account: UpdateAccount,
+        identity: Identity,
     ) -> None:
         self.name, self.table, self.config, self.store = name, table, config, store
         self.policy, self.account = policy, account
@@ -190,7 +195,7 @@ class ClientRun:
         self.secure: SecureClient | None = None
         if config.privacy.secure_aggregation:
             sums = Sums(config, self.engine.method, private=self.dataset.private)
-            self.secure = SecureClient(store.folder / "secure", sums)
+            self.secure = SecureClient(store.folder / "secure", sums, identity)
 
     def summary(self, snapshot: Snapshot | None = None) -> Header:
         """Return what the server may know of a state: how often it changed, and how many exemplars it holds."""

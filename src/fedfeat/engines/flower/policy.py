@@ -18,6 +18,7 @@ from fedfeat.core.payload import Payload
 from fedfeat.core.settings import Settings
 from fedfeat.data.settings import OWNED
 from fedfeat.federation.evaluation import EVALUATE, TABLES
+from fedfeat.federation.secure.signing import read_peers
 from fedfeat.federation.secure.sums import FEWEST
 from fedfeat.methods import canonical
 
@@ -34,6 +35,9 @@ class ClientPolicy(Settings):
     noise: float | None = Field(None, gt=0, description="least noise multiplier; unset: none is demanded")
     secure_aggregation: bool = Field(False, description="replies leave in masked sums alone")
     fewest_clients: int = Field(2, ge=2, description="fewest clients in a masked sum")
+    peers: Path | None = Field(
+        None, description="folder with the public keys of all clients of masked sums; unset: whoever the server names"
+    )
     fewest_images: int = Field(1, ge=1, description="fewest images behind a reply with numbers")
     methods: tuple[str, ...] | None = Field(None, description="methods that may be run; unset: all")
     operations: tuple[str, ...] | None = Field(None, description="operations that are answered; unset: the method's")
@@ -95,4 +99,7 @@ def read_policy(path: Path) -> ClientPolicy:
     policy = check_table(ClientPolicy, read_toml(path), str(path), problems)
     if policy is None:
         raise ConfigError("; ".join(problems))
+    if policy.peers is not None:
+        policy = policy.model_copy(update={"peers": (folder := path.absolute().parent / policy.peers)})
+        read_peers(folder)
     return policy

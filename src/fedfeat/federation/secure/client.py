@@ -22,10 +22,12 @@ from fedfeat.core.errors import Refusal
 from fedfeat.core.files import private_folder, write_json
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.federation.secure.protocol import ADVERTISED_BYTES, SEALED_BYTES, ClientSession
+from fedfeat.federation.secure.signing import SIGNATURE_BYTES, Identity
 from fedfeat.federation.secure.sums import Layout, Sums, encoded, to_payload
 
 KEYS, SHARES, MASKED, UNMASK = "keys", "shares", "masked", "unmask"  # the phases
 SESSION, CLIENTS, SEALED = "secure.session", "secure.clients", "secure.sealed"  # entries of requests
+KEYS_BYTES = ADVERTISED_BYTES + SIGNATURE_BYTES
 ROUNDS_KEPT = 2  # as many as a server's checkpoints reach back
 Notes = dict[str, Any]  # of one sum: its seed, the peers' keys, digests of what was asked and answered
 
@@ -39,9 +41,9 @@ def phase_of(op: str) -> tuple[str, str]:
 class SecureClient:
     """One client in one run."""
 
-    def __init__(self, folder: Path, sums: Sums) -> None:
+    def __init__(self, folder: Path, sums: Sums, identity: Identity | None = None) -> None:
         private_folder(folder)
-        self.path, self.sums = folder / "sessions.json", sums
+        self.path, self.sums, self.identity = folder / "sessions.json", sums, identity or Identity()
         self.sessions: dict[str, Notes] = json.loads(self.path.read_text()) if self.path.exists() else {}
 
     def answer(self, header: Mapping[str, Any], request: Payload, digest: str) -> Payload:
@@ -51,8 +53,11 @@ class SecureClient:
             raise Refusal(f"secure aggregation: {header['op']!r:.40} is not a phase of a sum in this run")
         notes = self._notes(header, op, phase, request, digest)
         session = self._session(header, op, notes)
-        work = {KEYS: self._keys, SHARES: self._shares, UNMASK: self._unmask}[phase]
-        return self._noted(notes, phase, digest, work(session, notes, request))
+        if phase == KEYS:
+            reply = self._keys(session, notes, header)
+        else:
+            reply = (self._shares if phase == SHARES else self._unmask)(session, notes, header, request)
+        return self._noted(notes, phase, digest, reply)
 
     def masked(
         self, header: Mapping[str, Any], request: Payload, digest: str, reply: Payload, layout: Layout
@@ -98,19 +103,25 @@ class SecureClient:
     def _session(self, header: Mapping[str, Any], op: str, notes: Notes) -> ClientSession:
         return ClientSession(bytes.fromhex(notes["seed"]), context_of(notes["session"], op), header["client"])
 
-    def _keys(self, session: ClientSession, notes: Notes, request: Payload) -> Payload:
-        return {KEYS: _to_tensor([session.advertised()])}
+    def _keys(self, session: ClientSession, notes: Notes, header: Mapping[str, Any]) -> Payload:
+        if "signature" not in notes:  # drawn once: another one of the same message would be valid too
+            message = _signed(header, session.context, session.client, session.advertised())
+            notes["signature"] = self.identity.signature(message).hex()
+        return {KEYS: _to_tensor([session.advertised() + bytes.fromhex(notes["signature"])])}
 
-    def _shares(self, session: ClientSession, notes: Notes, request: Payload) -> Payload:
+    def _shares(self, session: ClientSession, notes: Notes, header: Mapping[str, Any], request: Payload) -> Payload:
         clients = tensor_of(request, CLIENTS).tolist()
-        keys = dict(zip(clients, _rows(tensor_of(request, KEYS), ADVERTISED_BYTES), strict=True))
+        rows = dict(zip(clients, _rows(tensor_of(request, KEYS), KEYS_BYTES), strict=True))
+        keys = {k: row[:ADVERTISED_BYTES] for k, row in rows.items()}
         if keys.get(session.client) != session.advertised() or len(set(keys.values())) < len(clients):
             raise Refusal("secure aggregation: the keys of this sum are not those that were advertised")
         self._members(request, range(self.sums.clients), len(keys))
+        signed = {k: _signed(header, session.context, k, keys[k]) for k in keys if k != session.client}
+        self.identity.check({k: (message, rows[k][ADVERTISED_BYTES:]) for k, message in signed.items()})
         notes["keys"] = {str(k): key.hex() for k, key in keys.items()}
         return {SHARES: _to_tensor(list(session.sealed_shares(keys, self.sums.threshold(len(keys))).values()))}
 
-    def _unmask(self, session: ClientSession, notes: Notes, request: Payload) -> Payload:
+    def _unmask(self, session: ClientSession, notes: Notes, header: Mapping[str, Any], request: Payload) -> Payload:
         if MASKED not in notes["answers"]:
             raise Refusal("secure aggregation: this client has no reply in that sum")
         keys, peers = _from_hex(notes["keys"]), notes["peers"]
@@ -150,6 +161,12 @@ class SecureClient:
 def context_of(session: str, op: str) -> bytes:
     """Return what the keys of a sum are bound to."""
     return f"fedfeat {session} {op}".encode()
+
+
+def _signed(header: Mapping[str, Any], context: bytes, client: int, advertised: bytes) -> bytes:
+    """Return what a client signs: its keys, and the one sum that they serve."""
+    place = f"{header['run']} {header['task']} {header['round']} {client}"
+    return b"%s %s " % (context, place.encode()) + advertised
 
 
 def _key(place: tuple[int, int], op: str) -> str:

@@ -21,7 +21,17 @@ from fedfeat.core.files import write_atomically
 from fedfeat.core.payload import SHARED, Payload
 from fedfeat.federation.exchange import ExchangeOutcome, Traffic, check_quorum
 from fedfeat.federation.screen import TRAIN
-from fedfeat.federation.secure.client import CLIENTS, KEYS, ROUNDS_KEPT, SEALED, SESSION, SHARES, UNMASK, context_of
+from fedfeat.federation.secure.client import (
+    CLIENTS,
+    KEYS,
+    KEYS_BYTES,
+    ROUNDS_KEPT,
+    SEALED,
+    SESSION,
+    SHARES,
+    UNMASK,
+    context_of,
+)
 from fedfeat.federation.secure.exchange import SummedExchange
 from fedfeat.federation.secure.protocol import ADVERTISED_BYTES, SEALED_BYTES, remove_masks
 from fedfeat.federation.secure.shamir import SHARE_BYTES
@@ -88,7 +98,7 @@ class MaskedExchange(SummedExchange):
         # 1. Clients advertise keys that serve this one sum.
         keys = script.matrices(KEYS)
         if keys is None:
-            keys = self._matrices(op, KEYS, dict.fromkeys(requests, name), (1, ADVERTISED_BYTES), outcome)
+            keys = self._matrices(op, KEYS, dict.fromkeys(requests, name), (1, KEYS_BYTES), outcome)
             self._check_left(outcome, keys, len(requests))
             script.note(**_noted(KEYS, keys))
         began = sorted(keys)
@@ -113,7 +123,7 @@ class MaskedExchange(SummedExchange):
         outcome.replied = survivors
         outcome.lost = {k: lost for k, lost in outcome.lost.items() if k not in survivors}
         given = {k: dict(zip(peers, _rows(matrix), strict=True)) for k, matrix in opened.items()}
-        advertised = {k: keys[k].numpy().tobytes() for k in began}
+        advertised = {k: keys[k].numpy().tobytes()[:ADVERTISED_BYTES] for k in began}
         remove_masks(total, context_of(script.session, op), advertised, peers, survivors, given, threshold)
         return total
 
