@@ -57,6 +57,7 @@ class FlowerEngine(InProcessEngine):
         self._lost: dict[int, int] = {}  # the task in which a client last lost its state
         self._met = False  # whether the clients were awaited once
         self._account: dict[str, Any] = {}
+        self._masking = 0.0  # seconds that the phases of a masked sum took besides the work itself
 
     def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
         """Send the requests, wait for replies until the deadline, and yield them in the order of client ids."""
@@ -79,7 +80,7 @@ class FlowerEngine(InProcessEngine):
         for client, fault in {**self._oversized(op, requests, whole), **odd_ones(whole, self.sends)}.items():
             replies[client] = Lost("failed", fault)
         own = packed - packing + time.perf_counter() - arrived
-        self._account = _account(answers, packing - started, arrived - packed, own)
+        self._note_time(op, _account(answers, packing - started, arrived - packed, own))
         for client in sorted(replies):
             reply = replies.pop(client)
             yield client, Lost(reply.fate, one_line(reply.reason)) if isinstance(reply, Lost) else reply
@@ -90,7 +91,9 @@ class FlowerEngine(InProcessEngine):
 
     def account(self) -> dict[str, Any]:
         """Return how long clients took, and where the time of the last exchange went."""
-        return self._account
+        if not self._masking:
+            return self._account
+        return {**self._account, "time": {**self._account["time"], "masking": round(self._masking, 3)}}
 
     def restore(self, states: Mapping[int, State]) -> None:
         """Take up what the server remembers of clients' states."""
@@ -179,6 +182,13 @@ class FlowerEngine(InProcessEngine):
         trained, privacy = self.model.num_trainable, self.config.privacy
         noise = (privacy.noise or 0.0) * (privacy.clip or 0.0) * math.sqrt(trained)
         return oversized(requests, replies, trained, noise)
+
+    def _note_time(self, op: str, account: dict[str, Any]) -> None:
+        _, _, phase = op.partition(".")
+        if not phase:
+            self._account = account
+        elif self._masked(op):
+            self._masking = sum(account["time"].values()) + (0.0 if phase == "keys" else self._masking)
 
     def _masked(self, op: str) -> bool:
         """Tell whether nothing can be seen of a single reply: it belongs to a masked sum."""
