@@ -60,7 +60,7 @@ class SummedEntry:
         if self.sent.kind == "count":
             return 1.0
         most = 2.0 ** (self.bits - 1) / (self.clients * self.limit * (MOST_BEHIND if self.by else 1))
-        return 1.0 / min(FINEST, 2.0 ** math.floor(math.log2(most)))
+        return 1.0 / min(FINEST, 2.0 ** (math.ceil(math.log2(most)) - 1))
 
     @property
     def dtype(self) -> Any:
@@ -130,8 +130,11 @@ def encoded(reply: Payload, request: Payload, layout: Layout) -> Numbers:
     weights = [entry.weight_in(reply) for entry in layout]
     numbers = {}
     for entry, weight in zip(layout, weights, strict=True):
-        whole = _whole(entry, reply, request) if weight else torch.zeros(entry.shape, dtype=torch.int64)
-        numbers[entry.name] = (whole * weight).flatten().numpy().astype(entry.dtype)
+        if weight:
+            whole = _whole(entry, reply, request).to(torch.int32 if entry.bits == 32 else torch.int64)
+            numbers[entry.name] = (whole.flatten() * weight if entry.by else whole.flatten()).numpy().view(entry.dtype)
+        else:
+            numbers[entry.name] = np.zeros(math.prod(entry.shape), dtype=entry.dtype)
     numbers[BEHIND] = np.array(weights, dtype=np.uint64)
     return numbers
 
@@ -168,7 +171,8 @@ def check_sum(total: Numbers, layout: Layout, clients: int) -> None:
         if not 0 <= weight <= most:
             raise UnusableSum(f"{entry.name}: {clients} clients with a weight of {weight} in all")
         bound = entry.limit / entry.step * (weight if entry.by else clients)
-        if np.abs(signed(total[entry.name]).astype(np.float64)).max(initial=0.0) > bound + weight:
+        whole = signed(total[entry.name])
+        if max(int(whole.max(initial=0)), -int(whole.min(initial=0))) > bound + weight:
             raise UnusableSum(f"{entry.name}: a sum that is larger than {clients} clients may send")
 
 
@@ -234,19 +238,25 @@ def _limit(sent: Sent, sizes: Mapping[str, int]) -> float:
 
 
 def _whole(entry: SummedEntry, reply: Payload, request: Payload) -> Tensor:
-    """Return an entry in whole steps: cut to its limit, rounded, a row for every class."""
-    values = _as_tensor(reply[entry.name])
+    """Return an entry in whole steps: cut to its limit, rounded, a row for every class.
+
+    Steps are powers of two, so a float32 is scaled and rounded without an error of its own.
+    """
+    values = _as_tensor(reply[entry.name]).detach()
     if entry.name == WEIGHTS:
         values = values - tensor_of(request, WEIGHTS).to(values)
-    values = values.detach().cpu().double()
-    if not bool(torch.isfinite(values).all()):
+    values = values.cpu()
+    least, most = (float(v) for v in values.aminmax()) if values.numel() else (0.0, 0.0)
+    if not math.isfinite(least + most):
         raise DropOut("failed", f"{entry.name}: {NOT_FINITE}")
-    if beyond := int((values.abs() > entry.limit).sum()):
+    if max(most, -least) > entry.limit:
+        beyond = int((values.abs() > entry.limit).sum())
         log.warning("%s: %d numbers beyond %g were cut to it before they were masked", entry.name, beyond, entry.limit)
-    whole = (values.clamp(-entry.limit, entry.limit) / entry.step).round().long()
+        values = values.clamp(-entry.limit, entry.limit)
+    whole = (values / entry.step).round() if values.is_floating_point() else values.clone()
     if entry.by_class:
         rows = torch.zeros(entry.shape, dtype=torch.int64)
-        whole = rows.index_add(0, tensor_of(reply, entry.classes).cpu().long(), whole)
+        whole = rows.index_add(0, tensor_of(reply, entry.classes).cpu().long(), whole.long())
     return whole
 
 
