@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from masked_toys import SIZES, ToyEngine, asked, config_with, trained
 
 from fedfeat.algorithm.engine import DropOut
+from fedfeat.algorithm.sent import Sent
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.federation.secure.exchange import JOINED
@@ -25,6 +26,7 @@ from fedfeat.federation.secure.sums import (
     decoded,
     encoded,
     from_payload,
+    of_several,
     to_payload,
 )
 from fedfeat.runs.experiment import Experiment
@@ -119,6 +121,35 @@ def test_energy_priors_are_a_mean_by_exemplars_and_absent_in_the_first_task() ->
     assert found["prior_head"] == pytest.approx((30 * 0.25 + 10 * 0.75) / 40, abs=1e-6)
     assert found["prior_tail"] == pytest.approx((30 * 0.5 + 10 * 0.1) / 40, abs=1e-6)
     assert "prior_head" not in joined(sums, "train", request, replies, task=0)
+
+
+@given(st.integers(2, 200), st.one_of(st.none(), st.floats(0.501, 1)))
+def test_two_groups_that_could_open_a_sum_have_a_client_in_common(clients: int, share: float | None) -> None:
+    """So a server that tells two stories about a client gets too few shares for one of them."""
+    threshold = sums_of(config_with(3, privacy={} if share is None else {"threshold": share})).threshold(clients)
+    assert clients < 2 * threshold <= 2 * clients
+    assert threshold >= clients * (share or 0.5) - 1e-6
+
+
+def test_a_mean_over_no_exemplars_is_zero_as_a_single_client_says_it() -> None:
+    """The sum passes the screen, and EGC says that nobody holds an exemplar."""
+    none = {"prior_head": 0.0, "prior_tail": 0.0, "num_tail": 0, "loss.gsa": 0.5}
+    engine = ToyEngine(config_with(3, "replay+feat"), {k: trained([0.0] * 3, **none) for k in range(3)})
+    engine.task = 1
+    exchange = engine.exchange()
+    ((_, reply),) = exchange("train", asked(3, [0.0] * 3))
+    assert {name: reply[name] for name in none} == pytest.approx(none)
+    (statistic,) = engine.method.statistics
+    with pytest.warns(UserWarning, match="no client holds an exemplar"):
+        assert statistic.reduce([reply]) == {}
+
+
+def test_a_sum_may_be_as_many_times_larger_as_there_are_clients() -> None:
+    sends = sums_of(config_with(3, "replay+feat+calibrate")).sends
+    scaled = of_several(sends, SIZES, 3)
+    assert scaled["prior_head"].high == 1
+    assert of_several({"x": Sent("up/a/x", low=-2, high="d")}, SIZES, 3)["x"].high == 9
+    assert scaled["num_tail"] == sends["num_tail"]
 
 
 def test_a_change_beyond_the_limit_is_cut_and_said(caplog: pytest.LogCaptureFixture) -> None:

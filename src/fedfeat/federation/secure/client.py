@@ -18,7 +18,7 @@ from cryptography.exceptions import InvalidTag
 from torch import Tensor
 
 from fedfeat.algorithm.engine import DropOut
-from fedfeat.core.errors import Refusal
+from fedfeat.core.errors import FedfeatError, Refusal
 from fedfeat.core.files import private_folder, write_json
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.federation.secure.protocol import ADVERTISED_BYTES, SEALED_BYTES, ClientSession
@@ -44,7 +44,15 @@ class SecureClient:
     def __init__(self, folder: Path, sums: Sums, identity: Identity | None = None) -> None:
         private_folder(folder)
         self.path, self.sums, self.identity = folder / "sessions.json", sums, identity or Identity()
-        self.sessions: dict[str, Notes] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.sessions: dict[str, Notes] = {}
+        if self.path.exists():
+            try:
+                self.sessions = json.loads(self.path.read_text())
+            except ValueError:
+                raise FedfeatError(
+                    f"{self.path}: damaged, so nobody knows which sums this client was in; restore it, or remove it "
+                    "when the server begins another round"
+                ) from None
 
     def answer(self, header: Mapping[str, Any], request: Payload, digest: str) -> Payload:
         """Answer a phase that needs no work on data."""

@@ -25,6 +25,7 @@ from fedfeat.federation.secure.sums import (
     check_sum,
     decoded,
     encoded,
+    of_several,
     to_payload,
 )
 from fedfeat.scenario import Scenario
@@ -47,15 +48,14 @@ class SummedExchange(Exchange):
             yield from super().__call__(op, requests)
             return
         request = requests[min(requests)]
-        sizes = self.engine.reply_sizes(min(requests))
-        layout = self.sums.layout(op, request, sizes)
+        layout = self.sums.layout(op, request, self.engine.reply_sizes(min(requests)))
         outcome = ExchangeOutcome(op, len(requests))
         self.outcomes.append(outcome)
         try:
             total = self.total(op, requests, layout, outcome)
             check_sum(total, layout, len(outcome.replied))
             joined = decoded(total, request, layout)
-            self._check(op, request, joined, {**sizes, "n": self._samples(outcome.replied)})
+            self._check(op, request, joined, outcome.replied)
         except UnusableSum as error:
             outcome.discarded = str(error)
             log.warning("the sum of the replies to %s cannot be used: %s", op, error)
@@ -78,15 +78,15 @@ class SummedExchange(Exchange):
         assert total is not None, "more than half of the clients replied"
         return total
 
-    def _check(self, op: str, request: Payload, joined: Payload, sizes: Mapping[str, int]) -> None:
+    def _check(self, op: str, request: Payload, joined: Payload, clients: Sequence[int]) -> None:
         """Refuse a sum that no honest clients can have sent together."""
-        if (fault := fault_of(op, request, joined, self.sums.sends, sizes)) is not None:
+        known = [self.engine.reply_sizes(k) for k in clients]
+        sizes = {**known[0], "n": sum(size["n"] for size in known)}
+        fault = fault_of(op, request, joined, of_several(self.sums.sends, sizes, len(clients)), sizes)
+        if fault is not None:
             raise UnusableSum(fault)
         if op == TRAIN and self.privacy.clip is not None:
             check_norm(joined, request, sizes["trained"], self.privacy.clip, self.privacy.noise or 0.0)
-
-    def _samples(self, clients: Sequence[int]) -> int:
-        return sum(self.engine.reply_sizes(k)["n"] for k in clients)
 
 
 def check_rounds(config: Config, scenario: Scenario) -> None:

@@ -13,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import safetensors.numpy
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
 from fedfeat.algorithm.engine import DropOut, Engine, Lost
 from fedfeat.config import Config
+from fedfeat.core.errors import CheckpointError
 from fedfeat.core.files import write_atomically
 from fedfeat.core.payload import SHARED, Payload
 from fedfeat.federation.exchange import ExchangeOutcome, Traffic, check_quorum
@@ -47,7 +49,10 @@ class Transcript:
         self.path = folder / f"{task:04d}-{round:06d}-{op}.safetensors"
         self.heard: dict[str, np.ndarray] = {}
         if self.path.exists():
-            self.heard = safetensors.numpy.load(self.path.read_bytes())
+            try:
+                self.heard = safetensors.numpy.load(self.path.read_bytes())
+            except SafetensorError:
+                raise CheckpointError(f"{self.path}: damaged; restore it, since clients enter no second sum") from None
         else:
             self.heard["session"] = np.frombuffer(secrets.token_bytes(16), np.uint8)
             self._forget_older_rounds()

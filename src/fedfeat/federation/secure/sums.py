@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -161,6 +161,8 @@ def decoded(total: Numbers, request: Payload, layout: Layout) -> Payload:
     for entry in layout:
         if entry.by_class and entry.name in joined:
             joined[entry.classes] = torch.arange(entry.shape[0])
+        if entry.by not in ("", COUNT) and joined.get(entry.by) == 0:  # a mean over nothing, as each client sends it
+            joined[entry.name] = torch.zeros(entry.shape) if entry.shape else 0.0
     return joined
 
 
@@ -174,6 +176,16 @@ def check_sum(total: Numbers, layout: Layout, clients: int) -> None:
         whole = signed(total[entry.name])
         if max(int(whole.max(initial=0)), -int(whole.min(initial=0))) > bound + weight:
             raise UnusableSum(f"{entry.name}: a sum that is larger than {clients} clients may send")
+
+
+def of_several(sends: Mapping[str, Sent], sizes: Mapping[str, int], clients: int) -> dict[str, Sent]:
+    """Return declarations with the ranges of sums over so many clients; a mean stays in the range of one."""
+    found = dict(sends)
+    for name, sent in sends.items():
+        if sent.kind == "number" and not sent.by:
+            high = sizes[sent.high] if isinstance(sent.high, str) else sent.high
+            found[name] = replace(sent, low=sent.low * clients, high=high * clients)
+    return found
 
 
 def check_norm(mean: Payload, request: Payload, trained: int, clip: float, noise: float) -> None:
