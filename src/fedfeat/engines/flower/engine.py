@@ -93,7 +93,7 @@ class FlowerEngine(InProcessEngine):
         """Return how long clients took, and where the time of the last exchange went."""
         if not self._masking:
             return self._account
-        return {**self._account, "time": {**self._account["time"], "masking": round(self._masking, 3)}}
+        return {**self._account, "time": {**self._account.get("time", {}), "masking": round(self._masking, 3)}}
 
     def restore(self, states: Mapping[int, State]) -> None:
         """Take up what the server remembers of clients' states."""
