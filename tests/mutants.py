@@ -52,7 +52,7 @@ FAULTS = (
     ),
     Fault(
         "a reply goes into the sum of an earlier round",
-        "or place < max(left, default=place)",
+        "or place < max(map(_place, self.sessions), default=place)",
         "",
         ("test_lying_server.py",),
     ),

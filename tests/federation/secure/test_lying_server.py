@@ -146,13 +146,14 @@ def test_a_server_cannot_put_its_own_keys_in_the_place_of_a_clients(signed: Lyin
         signed.told_keys(0, [0, 1, 2])
 
 
-def test_a_share_that_was_sealed_for_somebody_else_is_refused(server: LyingServer) -> None:
+def test_a_share_that_was_sealed_for_somebody_else_is_worth_nothing(server: LyingServer) -> None:
     for k in server.everybody:
         server.masked(k)
-    for sealed in (server.sealed_for(1), server.sealed_for(0) ^ 1, server.sealed_for(0).flip(0)):
-        with pytest.raises(Refusal, match="not sealed for this client"):
-            server.unmask(0, [0, 1, 2], sealed)
-    assert len(server.unmask(0, [0, 1, 2])) == 3
+    for k, sealed in enumerate((server.sealed_for(1), server.sealed_for(1) ^ 1, server.sealed_for(2).flip(0))):
+        shares = server.unmask(k, [0, 1, 2], sealed)
+        assert [bool(share.any()) for share in shares] == [peer == k for peer in range(3)], "nothing but its own"
+        with pytest.raises(Refusal, match="unmask of this sum was answered"):
+            server.unmask(k, [0, 1, 2])
 
 
 def test_a_mask_covers_one_reply(server: LyingServer) -> None:
@@ -182,14 +183,24 @@ def test_a_reply_goes_into_one_sum(server: LyingServer) -> None:
     server.share()
     server.masked(0)
     server.session = "third"
-    with pytest.raises(Refusal, match="left for another sum, and the difference of two sums would reveal it"):
+    with pytest.raises(Refusal, match="was for another sum, and the difference of two sums would reveal a reply"):
         server.ask(KEYS, 0)
     server.engine.round = 3
     server.ask(KEYS, 0)
     server.share()
     server.masked(0)
     server.engine.round = 1
-    with pytest.raises(Refusal, match="left for another sum"):  # rounds do not run backwards
+    with pytest.raises(Refusal, match="was for another sum"):  # rounds do not run backwards
+        server.ask(KEYS, 0)
+
+
+def test_sums_that_are_begun_for_later_rounds_make_a_client_forget_nothing(server: LyingServer) -> None:
+    server.masked(0)
+    for later in (4, 5, 6):
+        server.engine.round = later
+        server.ask(KEYS, 0)
+    server.engine.round, server.session = 0, "other"
+    with pytest.raises(Refusal, match="was for another sum"):
         server.ask(KEYS, 0)
 
 

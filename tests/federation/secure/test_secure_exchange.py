@@ -83,29 +83,30 @@ def test_too_few_end_the_run_and_the_same_sum_goes_on_when_they_are_back(phase: 
     assert same(found, bare_sum(config, replies, [0.0] * 3, {0, 1, 2}))
 
 
-@pytest.mark.parametrize("phase", PHASES[1:])
+@pytest.mark.parametrize("phase", PHASES)
 def test_a_server_that_was_killed_goes_on_with_the_same_sum(phase: str, tmp_path: Path) -> None:
-    """Killed before a phase; one client is gone when it comes back, and another one that was away is there."""
+    """Killed before it noted a phase that clients had answered; then one is gone, and one that was away is there."""
     config, replies = config_with(5), replies_of(5, 3, 3)
     engine = ToyEngine(config, replies, tmp_path)
     engine.away = {p: {4} for p in PHASES[: PHASES.index(phase)]}
     ask = engine.ask
 
     def killed(op: str, requests: Any) -> Any:
+        answers = list(ask(op, requests))
         if op.endswith(phase) or (phase == MASKED and op == "train"):
             raise KeyboardInterrupt
-        return ask(op, requests)
+        return answers
 
     engine.ask = killed  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         engine.exchange().gather("train", asked(5, [0.0] * 3))
+    told = {k: tensor_of(reply, KEYS) for k, reply in engine.seen[KEYS].items()}
     engine.ask, engine.away = ask, {p: {3} for p in PHASES}  # type: ignore[method-assign]
-    before = {k: v for k, v in engine.seen.items() if k != UNMASK}
     found = engine.exchange().gather("train", asked(5, [0.0] * 3))[JOINED]
-    # Whoever's masked reply had come is in the sum, here or not; nobody is asked for keys again.
-    survivors = {0, 1, 2, 3} if phase == UNMASK else {0, 1, 2}
+    # Whoever's masked reply had come is in the sum, here or not, and nobody has other keys than before.
+    survivors = {KEYS: {0, 1, 2, 4}, UNMASK: {0, 1, 2, 3}}.get(phase, {0, 1, 2})
     assert same(found, bare_sum(config, replies, [0.0] * 3, survivors))
-    assert all(torch.equal(before[KEYS][k][KEYS], engine.seen[KEYS][k][KEYS]) for k in before[KEYS])  # type: ignore[arg-type]
+    assert all(torch.equal(key, tensor_of(engine.seen[KEYS][k], KEYS)) for k, key in told.items())
     again = engine.exchange().gather("train", asked(5, [0.0] * 3))[JOINED]
     assert same(found, again)
 
@@ -151,6 +152,22 @@ def test_a_wrong_share_is_noticed(clients: int, usable: bool, tmp_path: Path) ->
     else:
         assert found == {}
         assert "shares of client 0's masks" in exchange.take_outcomes()[0].discarded
+
+
+def test_a_client_that_seals_nonsense_spoils_its_round_and_is_named(tmp_path: Path) -> None:
+    engine = ToyEngine(config_with(3), replies_of(3, 3, 7), tmp_path)
+    engine.spoil[SHARES, 1] = lambda reply: {SHARES: tensor_of(reply, SHARES) ^ 1}
+    exchange = engine.exchange()
+    assert exchange.gather("train", asked(3, [0.0] * 3)) == {}
+    assert "the shares of client 1's masks do not fit together" in exchange.take_outcomes()[0].discarded
+
+
+def test_keys_that_nobody_can_agree_with_cost_their_client_alone(tmp_path: Path) -> None:
+    config, replies = config_with(5), replies_of(5, 3, 8)
+    engine = ToyEngine(config, replies, tmp_path)
+    engine.spoil[KEYS, 1] = lambda reply: {KEYS: torch.zeros_like(tensor_of(reply, KEYS))}
+    found = engine.exchange().gather("train", asked(5, [0.0] * 3))[JOINED]
+    assert same(found, bare_sum(config, replies, [0.0] * 3, {0, 2, 3, 4}))
 
 
 def test_replies_of_another_form_cost_their_client_alone(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cryptography.exceptions import InvalidTag
 from torch import Tensor
 
 from fedfeat.algorithm.engine import DropOut
@@ -94,11 +93,11 @@ class SecureClient:
         if found is None or found["session"] != name:
             if phase != KEYS or not name:
                 raise Refusal(f"secure aggregation: {phase} of a sum that this client has no keys for")
-            left = [_place(key) for key, notes in self.sessions.items() if MASKED in notes["answers"]]
-            if (found is not None and MASKED in found["answers"]) or place < max(left, default=place):
+            left = found is not None and MASKED in found["answers"]
+            if left or place < max(map(_place, self.sessions), default=place):
                 raise Refusal(
-                    f"secure aggregation: the reply to {op!r:.40} of task {place[0] + 1}, round {place[1] + 1} left "
-                    "for another sum, and the difference of two sums would reveal it"
+                    f"secure aggregation: {op!r:.40} of task {place[0] + 1}, round {place[1] + 1} was for another sum, "
+                    "and the difference of two sums would reveal a reply"
                 )
             found = {"session": name, "client": header["client"], "seed": secrets.token_hex(32), "answers": {}}
             self.sessions[_key(place, op)] = found
@@ -139,10 +138,7 @@ class SecureClient:
         others = [k for k in peers if k != session.client]
         messages = dict(zip(others, _rows(tensor_of(request, SEALED), SEALED_BYTES), strict=True))
         threshold = self.sums.threshold(len(keys))
-        try:
-            shares = [session.share_of(k, keys, threshold, messages.get(k, b""), stayed=k in stayed) for k in peers]
-        except InvalidTag:
-            raise Refusal("secure aggregation: a share that was not sealed for this client in this sum") from None
+        shares = [session.share_of(k, keys, threshold, messages.get(k, b""), stayed=k in stayed) for k in peers]
         return {SHARES: _to_tensor(shares)}
 
     def _members(self, request: Payload, among: Collection[int], began: int) -> list[int]:

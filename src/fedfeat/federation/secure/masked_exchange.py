@@ -21,7 +21,7 @@ from fedfeat.config import Config
 from fedfeat.core.errors import CheckpointError
 from fedfeat.core.files import write_atomically
 from fedfeat.core.payload import SHARED, Payload
-from fedfeat.federation.exchange import ExchangeOutcome, Traffic, check_quorum
+from fedfeat.federation.exchange import NO_REPLY, ExchangeOutcome, Traffic, check_quorum
 from fedfeat.federation.screen import TRAIN
 from fedfeat.federation.secure.client import (
     CLIENTS,
@@ -35,7 +35,7 @@ from fedfeat.federation.secure.client import (
     context_of,
 )
 from fedfeat.federation.secure.exchange import SummedExchange
-from fedfeat.federation.secure.protocol import ADVERTISED_BYTES, SEALED_BYTES, remove_masks
+from fedfeat.federation.secure.protocol import ADVERTISED_BYTES, SEALED_BYTES, are_keys, remove_masks
 from fedfeat.federation.secure.shamir import SHARE_BYTES
 from fedfeat.federation.secure.sums import Layout, Numbers, added, from_payload
 
@@ -54,8 +54,8 @@ class Transcript:
             except SafetensorError:
                 raise CheckpointError(f"{self.path}: damaged; restore it, since clients enter no second sum") from None
         else:
-            self.heard["session"] = np.frombuffer(secrets.token_bytes(16), np.uint8)
             self._forget_older_rounds()
+            self.note(session=np.frombuffer(secrets.token_bytes(16), np.uint8))
 
     @property
     def session(self) -> str:
@@ -104,6 +104,9 @@ class MaskedExchange(SummedExchange):
         keys = script.matrices(KEYS)
         if keys is None:
             keys = self._matrices(op, KEYS, dict.fromkeys(requests, name), (1, KEYS_BYTES), outcome)
+            for client in [k for k, row in keys.items() if not are_keys(row.numpy().tobytes())]:
+                outcome.lost[client] = Lost("failed", f"{op}.{KEYS}: these are not keys")
+                del keys[client]
             self._check_left(outcome, keys, len(requests))
             script.note(**_noted(KEYS, keys))
         began = sorted(keys)
@@ -126,7 +129,7 @@ class MaskedExchange(SummedExchange):
         threshold = self.sums.threshold(len(began))
         check_quorum(ExchangeOutcome(f"{op}.{UNMASK}", len(survivors), list(opened), outcome.lost), 0.0, threshold)
         outcome.replied = survivors
-        outcome.lost = {k: lost for k, lost in outcome.lost.items() if k not in survivors}
+        outcome.lost = {k: outcome.lost.get(k, NO_REPLY) for k in requests if k not in survivors}
         given = {k: dict(zip(peers, _rows(matrix), strict=True)) for k, matrix in opened.items()}
         advertised = {k: keys[k].numpy().tobytes()[:ADVERTISED_BYTES] for k in began}
         remove_masks(total, context_of(script.session, op), advertised, peers, survivors, given, threshold)

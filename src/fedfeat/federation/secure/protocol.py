@@ -11,6 +11,8 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from cryptography.exceptions import InvalidTag
+
 from fedfeat.federation.secure.masks import (
     KEY_BYTES,
     TAG_BYTES,
@@ -63,11 +65,14 @@ class ClientSession:
     def share_of(self, peer: int, keys: Keys, threshold: int, message: bytes, *, stayed: bool) -> bytes:
         """Return one share of a peer's secrets: of its own mask if it stayed, else of its pairwise masks.
 
-        :param message: what the peer sealed for this client.
+        :param message: what the peer sealed for this client; one that it did not gives a share of nothing.
         """
         if peer == self.client:
             return self._shares(OWN, keys, threshold)[peer]
-        both = opened(self._sealing_key(keys, peer, self.client), message)
+        try:
+            both = opened(self._sealing_key(keys, peer, self.client), message)
+        except InvalidTag:
+            return bytes(SHARE_BYTES)
         return both[:SHARE_BYTES] if stayed else both[SHARE_BYTES:]
 
     def _secret(self, name: str) -> bytes:
@@ -106,6 +111,14 @@ def remove_masks(
         for other in survivors:
             key = agreed(secret, _masking(keys[other]), _pair(context, client, other))
             add_mask(total, key, -_sign(other, client))
+
+
+def are_keys(advertised: bytes) -> bool:
+    """Tell whether others can agree on a secret with both of these keys."""
+    try:
+        return all(agreed(bytes(range(KEY_BYTES)), k, b"") for k in (advertised[:KEY_BYTES], _masking(advertised)))
+    except ValueError:
+        return False
 
 
 def commitment(secret: bytes) -> bytes:
