@@ -40,7 +40,7 @@ class ToyEngine:
     def __init__(self, config: Any, replies: Mapping[int, Payload], folder: Path | None = None) -> None:
         self.config, self.replies, self.folder = config, replies, folder
         self.method = config.build_method()
-        self.dataset = SimpleNamespace(private=False)
+        self.dataset, self.device = SimpleNamespace(private=False), torch.device("cpu")
         self.task = self.round = 0
         self.shared: dict[str, torch.Tensor] = {}
         self.lost_state: set[int] = set()

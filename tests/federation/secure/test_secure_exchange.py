@@ -42,7 +42,8 @@ def same(one: Payload, other: Payload) -> bool:
     return all(torch.equal(torch.as_tensor(one[k]), torch.as_tensor(other[k])) for k in one)
 
 
-@settings(max_examples=25)
+@pytest.mark.slow
+@settings(max_examples=20)
 @given(st.integers(3, 7), st.integers(1, 20), st.integers(0, 2**32), st.data())
 def test_sums_are_those_of_bare_replies_whoever_leaves(clients: int, size: int, seed: int, data: st.DataObject) -> None:
     config, replies = config_with(clients), replies_of(clients, size, seed)

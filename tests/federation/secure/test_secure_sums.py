@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from fedfeat.algorithm.engine import DropOut
 from fedfeat.algorithm.sent import Sent
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload, tensor_of
+from fedfeat.federation.progress import Progress
 from fedfeat.federation.secure.exchange import JOINED
 from fedfeat.federation.secure.sums import (
     BEHIND,
@@ -30,6 +32,7 @@ from fedfeat.federation.secure.sums import (
     to_payload,
 )
 from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_dataset
 
 numbers = st.lists(st.floats(-60, 60, width=32), min_size=3, max_size=3)
@@ -237,7 +240,7 @@ def test_what_cannot_work_in_sums_is_refused(method: str, changes: dict[str, Any
     [
         ({"federation": {"quorum": 0.4}}, "federation.quorum: 0.4 of the clients"),
         ({"federation": {"quorum": 0.7}, "privacy": {"threshold": 0.8}}, "set federation.quorum = 0.8 or more"),
-        ({"scenario": {"participation": 2}}, "2 clients take part in a round of task 1"),
+        ({"scenario": {"participation": 2}}, "clients in a round of task 1 is 2, and a masked sum needs at least 3"),
         ({"privacy": {"fewest_clients": 4}}, "at least 4"),
     ],
 )
@@ -250,3 +253,21 @@ def test_rounds_of_too_few_are_refused_before_anything_is_written(changes: dict[
 @pytest.mark.parametrize("method", ["replay+feat", "replay+etf+balanced+distil", "analytic", "herding+ncm", "finetune"])
 def test_methods_whose_replies_add_up_are_taken(method: str) -> None:
     assert sums_of(config_with(3, method)).ops
+
+
+@pytest.mark.parametrize("method", ["replay+feat", "analytic", "herding+ncm", "refed+feat+calibrate"])
+@pytest.mark.parametrize("how", ["uniform", "samples"])
+def test_a_server_that_sees_sums_ends_as_one_that_sees_replies(method: str, how: str, tmp_path: Path) -> None:
+    """So what a method declares as a sum is joined as one: weights, priors, class means, Gram matrices."""
+    ended = []
+    for privacy in ({}, {"secure_aggregation": True, "bits": 64}):
+        config = toy_config(method, privacy=privacy, scenario={"tasks": 2}, train={"aggregation": how})
+        experiment, progress = Experiment(config, toy_dataset()), Progress()
+        experiment.run(RunFolder.create(tmp_path / str(len(ended)), config, {}), progress, ())
+        ended.append(progress)
+    plain, summed = ended
+    assert summed.numbers == pytest.approx(plain.numbers, abs=1e-3)
+    assert summed.tensors.keys() == plain.tensors.keys()
+    for name, tensor in {**plain.tensors, "weights": plain.weights}.items():
+        torch.testing.assert_close({**summed.tensors, "weights": summed.weights}[name], tensor, atol=1e-3, rtol=1e-4)
+    assert summed.images_trained == plain.images_trained

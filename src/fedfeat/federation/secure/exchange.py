@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
+from torch import Tensor
+
 from fedfeat.algorithm.engine import DropOut, Engine
 from fedfeat.config import Config
 from fedfeat.core.errors import ConfigError
@@ -16,6 +18,7 @@ from fedfeat.core.payload import Payload
 from fedfeat.federation.exchange import Exchange, ExchangeOutcome, Traffic, check_quorum
 from fedfeat.federation.screen import TRAIN, fault_of
 from fedfeat.federation.secure.sums import (
+    FEWEST,
     Layout,
     Numbers,
     Sums,
@@ -60,7 +63,7 @@ class SummedExchange(Exchange):
             outcome.discarded = str(error)
             log.warning("the sum of the replies to %s cannot be used: %s", op, error)
         else:
-            yield JOINED, joined
+            yield JOINED, {k: v.to(self.engine.device) if isinstance(v, Tensor) else v for k, v in joined.items()}
 
     def total(self, op: str, requests: Mapping[int, Payload], layout: Layout, outcome: ExchangeOutcome) -> Numbers:
         """Return the sum over the clients that replied, which are noted in the outcome."""
@@ -98,11 +101,11 @@ def check_rounds(config: Config, scenario: Scenario) -> None:
             f"federation.quorum: {quorum:g} of the clients would do, and a masked sum needs at least {least:g} of them "
             f"(privacy.threshold); set federation.quorum = {least:g} or more"
         )
-    fewest = Sums(config, config.build_method(), private=False).fewest
+    fewest = settings.fewest_clients or FEWEST
     for task in range(scenario.num_tasks):
         asked = scenario.participants_per_round(task)
         if asked < fewest:
             raise ConfigError(
-                f"scenario.participation: {asked} clients take part in a round of task {task + 1}, and a masked sum is "
-                f"of at least {fewest} (privacy.fewest_clients); let more clients take part"
+                f"scenario.participation: the number of clients in a round of task {task + 1} is {asked}, and a masked "
+                f"sum needs at least {fewest} (privacy.fewest_clients); let more clients take part"
             )
