@@ -91,7 +91,8 @@ class Sums:
     def __init__(self, config: Config, method: Method, *, private: bool) -> None:
         self.privacy, self.by_samples = config.privacy, config.train.aggregation == "samples"
         self.clients = config.scenario.clients
-        self.sends = {**method.sends, **declared_losses(method), **(SENDS if private else {})}
+        trained = declared_losses(method) if method.trains else {}
+        self.sends = {**method.sends, **trained, **(SENDS if private else {})}
         self.ops = {sent.op for sent in self.sends.values()}
 
     @property
