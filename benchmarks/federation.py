@@ -1,9 +1,9 @@
 """Seconds per round of a real federation on one machine: a 45 MB model, clients as processes of their own.
 
 Training is kept trivial (one batch per client), so what is left is what the distribution costs: Flower's messages,
-packing, waiting. Beside it the same run in process.
+packing, waiting. Beside it the same run in process. Mode ``masked`` is ``resident`` under secure aggregation.
 
-    python benchmarks/federation.py [--clients 2,5] [--rounds 5] [--modes resident,stock] [--out FILE]
+    python benchmarks/federation.py [--clients 2,5] [--rounds 5] [--modes resident,stock,masked] [--out FILE]
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ def write_images(path: Path, clients: int) -> None:
     np.savez(path, x=images, y=labels, xt=images[:4], yt=labels[:4])
 
 
-def settings(data: Path, clients: int, rounds: int) -> Config:
-    """Return a run of ResNet-18 (11 million numbers, 45 MB) with almost nothing to train on."""
+def settings(data: Path, clients: int, rounds: int, model: str, *, masked: bool) -> Config:
+    """Return a run of ResNet-18 (11 million numbers, 45 MB) or a smaller model with almost nothing to train on."""
     return make_config(
         {
             "method": "finetune",
             "data": {"name": "npz", "path": str(data)},
             "scenario": {"tasks": 1, "clients": clients, "partition": "iid", "budget": 2},
-            "model": {"name": "resnet18"},
+            "model": {"name": model},
+            **({"privacy": {"secure_aggregation": True}} if masked else {}),
             "train": {"rounds": rounds, "local_epochs": 1, "batch": BATCH},
             "engine": {"device": "cpu", "threads": 1},
             "run": {"checkpoint_seconds": 3600.0},
@@ -56,7 +57,7 @@ def settings(data: Path, clients: int, rounds: int) -> Config:
 def in_process(config: Config, folder: Path) -> Row:
     """Run the same rounds in one process."""
     start(config, folder)
-    return summary(folder, "in process", config)
+    return summary(folder, "in process masked" if config.privacy.secure_aggregation else "in process", config)
 
 
 def as_processes(config: Config, folder: Path, mode: str) -> Row:
@@ -85,9 +86,11 @@ def summary(folder: Path, mode: str, config: Config) -> Row:
         "rounds": len(rounds),
         "seconds_per_round": statistics.median(e["seconds"] for e in rounds),
         "megabytes_up_per_client": rounds[0]["bytes_up"] / config.scenario.clients / 1e6,
+        "megabytes_down_per_client": rounds[0]["bytes_down"] / config.scenario.clients / 1e6,
     }
     if "time" in rounds[0]:
         row |= {part: statistics.median(e["time"][part] for e in rounds) for part in rounds[0]["time"]}
+    row["model"] = config.model.name
     return row
 
 
@@ -97,6 +100,7 @@ def main() -> None:
     parser.add_argument("--clients", default="2,5")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--modes", default="in process,resident,stock")
+    parser.add_argument("--model", default="resnet18")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows: list[Row] = []
@@ -106,9 +110,10 @@ def main() -> None:
             with tempfile.TemporaryDirectory(prefix="fedfeat-bench-") as name:
                 folder = Path(name)
                 write_images(folder / "noise.npz", clients)
-                config = settings(folder / "noise.npz", clients, options.rounds)
+                masked = "masked" in mode
+                config = settings(folder / "noise.npz", clients, options.rounds, options.model, masked=masked)
                 began = time.perf_counter()
-                if mode == "in process":
+                if mode.startswith("in process"):
                     row = in_process(config, folder / "run")
                 else:
                     row = as_processes(config, folder, mode)
@@ -122,8 +127,10 @@ def main() -> None:
 
 
 def _line(row: Row) -> str:
-    parts = "  ".join(f"{part} {row[part]:6.2f} s" for part in ("training", "waiting", "serialising") if part in row)
-    return f"{row['clients']} clients, {row['mode']:<10}  {row['seconds_per_round']:6.2f} s per round  {parts}"
+    named = ("training", "waiting", "serialising", "masking")
+    parts = "  ".join(f"{part} {row[part]:6.2f} s" for part in named if part in row)
+    sent = f"up {row['megabytes_up_per_client']:.4f} MB, down {row['megabytes_down_per_client']:.4f} MB"
+    return f"{row['clients']} clients, {row['mode']:<10}  {row['seconds_per_round']:6.2f} s per round  {sent}  {parts}"
 
 
 if __name__ == "__main__":

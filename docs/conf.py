@@ -33,6 +33,7 @@ navigation = {
             "engines",
             "flower",
             "privacy",
+            "secure-aggregation",
             "robust",
         ],
         "Reference": ["metrics", "configuration", "methods/index", "communication", "calibration", "api/index"],

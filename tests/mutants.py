@@ -33,6 +33,48 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "masks of pairs that left are added instead of taken off",
+        "-_sign(other, client)",
+        "_sign(other, client)",
+        ("test_secure_exchange.py",),
+    ),
+    Fault(
+        "half of the clients can open a masked sum",
+        "max(share, clients // 2 + 1)",
+        "max(share, clients // 2)",
+        ("test_secure_sums.py",),
+    ),
+    Fault(
+        "a mask covers a second reply",
+        'if notes["answers"].setdefault(phase, answer) != answer:',
+        "if False:",
+        ("test_lying_server.py",),
+    ),
+    Fault(
+        "a reply goes into the sum of an earlier round",
+        "or place < max(map(_place, self.sessions), default=place)",
+        "",
+        ("test_lying_server.py",),
+    ),
+    Fault(
+        "a client said to have left opens the sum",
+        "if session.client not in stayed:",
+        "if False:",
+        ("test_lying_server.py",),
+    ),
+    Fault(
+        "signatures of peers are not bound to their keys",
+        "if name is None:\n                raise Refusal",
+        "if False:\n                raise Refusal",
+        ("test_lying_server.py",),
+    ),
+    Fault(
+        "the own mask is not added",
+        "add_mask(numbers, self._secret(OWN), +1)",
+        "add_mask(numbers, bytes(32), +1)",
+        ("test_lying_server.py", "test_secure_exchange.py"),
+    ),
+    Fault(
         "the lower triangle of the Gram matrix is left out",
         "gram[columns, rows] = known.gram",
         "pass",

@@ -79,6 +79,9 @@ class Engine(Protocol):
     def evaluate(self, weights: Tensor, known: Known) -> Tables:
         """Count right and wrong predictions of a model on the test images of all seen classes."""
 
+    def reply_sizes(self, client: int) -> dict[str, int]:
+        """Return what a server knows of the sizes in a client's reply."""
+
     def exemplars(self) -> int:
         """Return how many exemplars all clients keep."""
 

@@ -62,6 +62,8 @@ class Sent:
     asked_by: str = ""  # the entry of a request that it answers, where not every request has it
     when: Callable[[Any], bool] | None = None  # settings of the part with which it is sent; all of them by default
     remark: str = ""  # a word more for the documents
+    summed: bool = False  # the server needs no more of it than the sum over clients, or their mean weighted ``by``
+    by: str = ""  # an entry of the kind ``count``
     reveals_update: str = ""  # why the server can compute the update from it, if it can: noise would protect nothing
 
     @property

@@ -80,6 +80,20 @@ class PrivacySettings(Settings):
     delta: float | None = Field(
         None, gt=0, lt=1, description="delta at which the result states epsilon; unset: 0.00001"
     )
+    secure_aggregation: bool | None = Field(
+        None, description="clients mask their replies, so that the server learns sums over them alone; unset: no"
+    )
+    threshold: float | None = Field(
+        None,
+        gt=0.5,
+        le=1,
+        description="share of clients that must stay until a masked sum is opened; unset: more than half",
+    )
+    fewest_clients: int | None = Field(None, ge=2, description="fewest clients in a masked sum; unset: 3")
+    bits: Literal[32, 64] | None = Field(None, description="bits of a masked number of an update; unset: 32")
+    largest: float | None = Field(
+        None, gt=0, description="largest change of one number of a masked update, cut beyond it; unset: 64"
+    )
 
     @model_validator(mode="after")
     def _noise_has_a_scale(self) -> PrivacySettings:
@@ -87,4 +101,11 @@ class PrivacySettings(Settings):
             raise ValueError("noise is measured in units of clip; set clip too")
         if self.delta is not None and self.noise is None:
             raise ValueError("delta has no meaning without noise; set noise too, or leave delta out")
+        return self
+
+    @model_validator(mode="after")
+    def _masks_are_asked_for(self) -> PrivacySettings:
+        alone = [name for name in ("threshold", "fewest_clients", "bits", "largest") if getattr(self, name) is not None]
+        if alone and not self.secure_aggregation:
+            raise ValueError(f"{alone[0]} has no meaning without secure_aggregation = true; set it, or leave this out")
         return self

@@ -143,6 +143,8 @@ def make_config(
     method = config.build_method()
     check_privacy(config.privacy, config.model, method)
     check_scenario(config.scenario, method)
+    if config.privacy.secure_aggregation:
+        check_sums(config.privacy, config.train, method)
     return config
 
 
@@ -154,6 +156,27 @@ def check_scenario(settings: ScenarioSettings, method: Method) -> None:
             raise ConfigError(
                 f"scenario.{key}: {method.name!r} cannot follow it: {reason}; choose another method or setting of it"
             )
+
+
+def check_sums(settings: PrivacySettings, train: TrainSettings, method: Method) -> None:
+    """Refuse what cannot work where the server sees sums over clients alone."""
+    if train.robust != "none":
+        raise ConfigError(
+            f"train.robust: {train.robust} compares single replies, and under privacy.secure_aggregation the server "
+            "sees their sum alone; leave one of the two out"
+        )
+    for name, sent in method.sends.items():
+        if not sent.summed:
+            raise ConfigError(
+                f"privacy.secure_aggregation: the server reads {name!r} of {method.name} client by client "
+                f"({sent.meaning}), and would see sums over clients alone; choose a method whose replies add up, or "
+                "leave secure_aggregation out"
+            )
+    if train.aggregation == "samples" and settings.bits != 64:
+        raise ConfigError(
+            "train.aggregation: masked updates weighted by samples do not fit into 32 bits; set privacy.bits = 64, or "
+            "train.aggregation = 'uniform'"
+        )
 
 
 def check_privacy(settings: PrivacySettings, model: ModelSettings, method: Method) -> None:

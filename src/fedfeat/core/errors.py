@@ -22,6 +22,10 @@ class DataError(FedfeatError):
     """A data set that is missing, damaged or not what it says it is."""
 
 
+class Refusal(FedfeatError):
+    """What a client does not answer; the text names nothing private and may be told to the server."""
+
+
 class CheckpointError(FedfeatError):
     """A run folder that cannot be continued."""
 

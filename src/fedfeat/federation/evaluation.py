@@ -33,6 +33,7 @@ SENDS = {
         ("predictions", "C", "C"),
         kind="count",
         item=8,
+        summed=True,
     ),
     ENERGIES: Sent(
         f"up/{EVALUATE}/{ENERGIES}",
@@ -40,6 +41,7 @@ SENDS = {
         (len(SPANS), len(SAMPLES), BINS),
         kind="count",
         item=8,
+        summed=True,
     ),
 }
 HELD = {

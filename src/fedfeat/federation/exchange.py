@@ -56,11 +56,12 @@ class ExchangeOutcome:
     asked: int
     replied: list[int] = field(default_factory=list)
     lost: dict[int, Lost] = field(default_factory=dict)
+    discarded: str = ""  # why what they sent together cannot be used
 
     @property
     def whole(self) -> bool:
-        """Whether every asked client replied."""
-        return len(self.replied) == self.asked
+        """Whether every asked client replied, and with something that can be used."""
+        return len(self.replied) == self.asked and not self.discarded
 
     def of(self, fate: Fate) -> dict[str, str]:
         """Return reasons by client, with ids as JSON wants them."""
@@ -68,7 +69,8 @@ class ExchangeOutcome:
 
     def record(self) -> dict[str, Any]:
         """Return what events and results say about this exchange."""
-        return {"replied": len(self.replied), "failed": self.of("failed"), "missing": self.of("missing")}
+        left = {"discarded": self.discarded} if self.discarded else {}
+        return {"replied": len(self.replied), "failed": self.of("failed"), "missing": self.of("missing"), **left}
 
 
 class Exchange:
@@ -101,18 +103,25 @@ class Exchange:
     def _replies(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
         outcome = ExchangeOutcome(op, len(requests))
         self.outcomes.append(outcome)
-        for request in requests.values():
-            self.traffic.add("down", op, request)
-        for client, reply in self.carrier.ask(op, requests):
-            if isinstance(reply, Lost):
-                outcome.lost[client] = reply
-                continue
+        for client, reply in self.ask(op, requests, outcome):
             outcome.replied.append(client)
             self.traffic.add("up", op, reply)
             yield client, reply
-        for client in set(requests) - set(outcome.replied) - set(outcome.lost):
-            outcome.lost[client] = NO_REPLY
         check_quorum(outcome, self.quorum)
+
+    def ask(self, op: str, requests: Mapping[int, Payload], outcome: ExchangeOutcome) -> Iterator[tuple[int, Payload]]:
+        """Ask clients, count what is sent down, and yield replies; who is lost is noted in the outcome."""
+        for request in requests.values():
+            self.traffic.add("down", op, request)
+        heard = set()
+        for client, reply in self.carrier.ask(op, requests):
+            heard.add(client)
+            if isinstance(reply, Lost):
+                outcome.lost[client] = reply
+            else:
+                yield client, reply
+        for client in set(requests) - heard:
+            outcome.lost[client] = NO_REPLY
 
     def gather(self, op: str, requests: Mapping[int, Payload]) -> dict[int, Payload]:
         """Ask clients and return all replies at once; for small replies and for those that are copies."""
@@ -133,15 +142,16 @@ def needed(quorum: float, asked: int) -> int:
     return math.ceil(quorum * asked - 1e-9)
 
 
-def check_quorum(outcome: ExchangeOutcome, quorum: float) -> None:
-    """Refuse to go on with fewer replies than the quorum."""
-    least = needed(quorum, outcome.asked)
+def check_quorum(outcome: ExchangeOutcome, quorum: float, masked: int = 0) -> None:
+    """Refuse to go on with fewer replies than the quorum, or than a masked sum needs."""
+    least = max(needed(quorum, outcome.asked), masked)
     if len(outcome.replied) >= least:
         return
+    who = "a masked sum needs" if masked == least else "federation.quorum asks for"
     diverged = any(lost.diverged for lost in outcome.lost.values())
     remedy = "training diverged there: start a new run with a lower train.lr" if diverged else "bring clients back"
     raise TooFewClients(
-        f"{outcome.op}: {len(outcome.replied)} of {outcome.asked} clients replied, and federation.quorum asks for "
+        f"{outcome.op}: {len(outcome.replied)} of {outcome.asked} clients replied, and {who} "
         f"{least} ({_reasons(outcome.lost)}); {remedy}{', or' if diverged else ' and'} resume the run, which repeats "
         "the exchange"
     )

@@ -26,6 +26,7 @@ from fedfeat.federation.exchange import Exchange, ExchangeOutcome
 from fedfeat.federation.metrics import after_task
 from fedfeat.federation.progress import Progress
 from fedfeat.federation.robust import joined
+from fedfeat.federation.secure.exchange import JOINED, SummedExchange
 from fedfeat.scenario import Scenario
 
 Event = dict[str, Any]
@@ -54,8 +55,20 @@ class Federation:
         self.folder = folder
         self.saved = _position(progress) if len(progress.weights) else ""  # where a resumed run would go on
         self.remote = config.engine.name == "flower"  # clients are strangers
-        join = partial(joined, sends=method.sends, settings=config.train) if config.train.robust != "none" else None
-        self.exchange = Exchange(engine, progress.traffic, quorum=config.federation.quorum, join=join)
+        self.exchange = self._new_exchange()
+
+    def _new_exchange(self) -> Exchange:
+        config, traffic = self.config, self.progress.traffic
+        if config.privacy.secure_aggregation:
+            if not self.remote:
+                return SummedExchange(self.engine, config, traffic)
+            from fedfeat.federation.secure.masked_exchange import MaskedExchange  # needs the extra 'flower'
+
+            assert self.folder is not None, "a federation has a run folder"
+            return MaskedExchange(self.engine, config, traffic, self.folder / "secure")
+        robust = config.train.robust != "none"
+        join = partial(joined, sends=self.method.sends, settings=config.train) if robust else None
+        return Exchange(self.engine, traffic, quorum=config.federation.quorum, join=join)
 
     def run(self, emit: Listener, save: Saver) -> None:
         """Walk tasks and rounds; ``emit`` hears of everything, ``save`` may write a checkpoint."""
@@ -274,7 +287,7 @@ class Federation:
             "samples": result.samples,
             "lr": learning_rate(self.config.train, self.progress.round - 1),
             "losses": mean_losses(list(result.replies.values())),
-            "client_losses": client_losses(result.replies),
+            "client_losses": client_losses({k: r for k, r in result.replies.items() if k != JOINED}),
             "numbers": dict(self.progress.numbers),
             "bytes_up": up - sent[0],
             "bytes_down": down - sent[1],

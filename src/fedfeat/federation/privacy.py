@@ -70,7 +70,7 @@ def statement(settings: PrivacySettings, releases: int, sends: Collection[str]) 
 
     :param sends: names of what leaves a client besides its weights, losses and number of samples.
     """
-    stated: dict[str, Any] = {"clip": settings.clip}
+    stated: dict[str, Any] = {} if settings.clip is None else {"clip": settings.clip}
     if settings.noise is None:
         return stated
     delta = settings.delta or DELTA

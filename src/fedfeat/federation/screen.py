@@ -30,8 +30,8 @@ MOST = {"n": "n", "h": "C"}  # dimensions that differ between clients, and what 
 def declared_losses(method: Method) -> dict[str, Sent]:
     """Return the losses that a client may report; a term may be active for some clients only."""
     terms = [term.name for term in (method.loss, *method.terms)] + [penalty.name for penalty in method.penalties]
-    losses = {LOSS + name: Sent(f"up/{TRAIN}/{LOSS}{name}", optional=True) for name in terms}
-    return {**losses, FIRST_EPOCH: Sent(f"up/{TRAIN}/{FIRST_EPOCH}")}
+    losses = {LOSS + name: Sent(f"up/{TRAIN}/{LOSS}{name}", optional=True, summed=True, by=COUNT) for name in terms}
+    return {**losses, FIRST_EPOCH: Sent(f"up/{TRAIN}/{FIRST_EPOCH}", summed=True, by=COUNT)}
 
 
 def fault_of(op: str, request: Payload, reply: Payload, sends: Declared, sizes: Mapping[str, int]) -> str | None:

@@ -82,15 +82,17 @@ class FeatureSums(NamedTuple):
             "upper triangle of the Gram matrix of its features; of a single image, the products of its feature",
             ("triangle",),
             item=8,
+            summed=True,
         ),
-        Sent(f"up/{OP}/{CLASSES}", "classes that it holds", ("h",), kind="class", item=8),
+        Sent(f"up/{OP}/{CLASSES}", "classes that it holds", ("h",), kind="class", item=8, summed=True),
         Sent(
             f"up/{OP}/{SUMS}",
             "sum of features per class that it holds; of a class with one image, its feature",
             ("h", "d"),
             item=8,
+            summed=True,
         ),
-        Sent(f"up/{OP}/{COUNTS}", "images per class that it holds", ("h",), kind="count", item=8),
+        Sent(f"up/{OP}/{COUNTS}", "images per class that it holds", ("h",), kind="count", item=8, summed=True),
     ),
 )
 def analytic(settings: AnalyticSettings) -> Method:

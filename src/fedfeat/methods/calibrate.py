@@ -122,6 +122,7 @@ class CalibratedPrediction(Prediction):
             "how many held-out samples are right, old and new, per grid point",
             ("G", "D", 2),
             kind="count",
+            summed=True,
             when=lambda settings: settings.rule == "accuracy",
             remark='with `rule = "accuracy"`, in place of `held_out_loss`',
         ),
@@ -130,9 +131,12 @@ class CalibratedPrediction(Prediction):
             "the cross-entropy of held-out samples, added up over old and new, per grid point",
             ("G", "D", 2),
             low=0.0,
+            summed=True,
             when=lambda settings: settings.rule == "likelihood",
         ),
-        Sent("up/count_held_out/held_out", "how many samples were held out, old and new", (2,), kind="count"),
+        Sent(
+            "up/count_held_out/held_out", "how many samples were held out, old and new", (2,), kind="count", summed=True
+        ),
         Sent("down/count_held_out/*", "each number that the server keeps, such as EGC's priors"),
     ),
     prediction=CalibratedPrediction,

@@ -214,7 +214,8 @@ def client(
     settings = {**options, "folder": str(folder.absolute() / "state"), "name": name}
     ca, key = (None, None) if keys is None else (keys.ca.absolute(), keys.key.absolute())
     if stock:
-        return SuperNode(folder, name, server, ca=ca, key=key, config=settings)
+        signing = {} if key is None else {"key": str(key)}
+        return SuperNode(folder, name, server, ca=ca, key=key, config={**settings, **signing})
     private_folder(folder)
     path = folder.absolute() / f"{name}.settings.json"
     where = {"server": server, "ca": None if ca is None else str(ca), "key": None if key is None else str(key)}

@@ -22,6 +22,8 @@ from fedfeat.federation.loop import Event, Federation, Listener, Saver
 from fedfeat.federation.metrics import over_tasks
 from fedfeat.federation.privacy import statement
 from fedfeat.federation.progress import Progress
+from fedfeat.federation.secure.exchange import check_rounds
+from fedfeat.federation.secure.sums import Sums
 from fedfeat.models import PretrainedBackbone
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.identity import deciding_settings, refuse_other_run
@@ -124,6 +126,8 @@ class Experiment:
             scenario = named_scenario(config.scenario, config.seed)
         self.dataset = dataset or load_dataset(config.data, seed=config.seed)
         self.scenario = scenario or scenario_of(self.dataset, config.scenario, config.seed)
+        if config.privacy.secure_aggregation:
+            check_rounds(config, self.scenario)
         self.engine = engine(config, self.dataset, self.scenario, self.method)
         self.fingerprint = fingerprint(self.dataset)
         backbone = self.engine.network.backbone
@@ -254,10 +258,14 @@ class Experiment:
     def _privacy(self) -> Result:
         """Return what the result says about privacy, if anything was asked for."""
         settings = self.config.privacy
-        if settings.clip is None:
+        if settings.clip is None and not settings.secure_aggregation:
             return {}
         sends = {*self.method.sends, *((*SENDS, *HELD) if self.dataset.private else ())}
-        return {"privacy": statement(settings, self.scenario.num_tasks * self.config.train.rounds, sends)}
+        stated = statement(settings, self.scenario.num_tasks * self.config.train.rounds, sends)
+        if settings.secure_aggregation:
+            sums = Sums(self.config, self.method, private=self.dataset.private)
+            stated |= {"secure_aggregation": True, "fewest_clients": sums.fewest, "summed": sorted(sums.ops)}
+        return {"privacy": stated}
 
     def start_event(self) -> Event:
         """Return what is put together here, as the first event of a run tells it."""

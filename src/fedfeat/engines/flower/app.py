@@ -75,6 +75,7 @@ def make_client(config: dict[str, Any]) -> FederationClient:
         plugins=tuple(p for p in str(config.get("plugins", "")).split(":") if p),
         model=str(config["model"]) if "model" in config else None,
         policy=read_policy(Path(str(config["policy"]))) if config.get("policy") else ClientPolicy(),
+        key=Path(str(config["key"])) if config.get("key") else None,
     )
     return FederationClient(settings, ClientData(Path(data) if data else None))
 

@@ -22,7 +22,7 @@ from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.sent import Sent
 from fedfeat.config import Config
 from fedfeat.config.config import differing_keys
-from fedfeat.core.errors import FedfeatError, one_line
+from fedfeat.core.errors import FedfeatError, Refusal, one_line
 from fedfeat.core.files import remove_leftovers, write_json
 from fedfeat.core.payload import SHARED, Payload, State, tensor_of, value_bytes
 from fedfeat.data import fingerprint
@@ -36,6 +36,9 @@ from fedfeat.engines.flower.store import Snapshot, Store, UpdateAccount
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import EVALUATE, HELD, SENDS, evaluation_on
 from fedfeat.federation.privacy import in_words
+from fedfeat.federation.secure.client import SecureClient, phase_of
+from fedfeat.federation.secure.signing import Identity
+from fedfeat.federation.secure.sums import Sums
 from fedfeat.models import FlatModel
 
 PREVIOUS_MODEL = SHARED + "previous_model"
@@ -54,6 +57,7 @@ class ClientSettings:
     plugins: tuple[str, ...] = ()
     model: str | None = None  # folder of a pre-trained backbone; None takes the server's path
     policy: ClientPolicy = field(default_factory=ClientPolicy)  # what may leave, whatever the server asks
+    key: Path | None = None  # by which the server knows it, and its peers in masked sums
 
     def engine(self) -> dict[str, Any]:
         """Return the engine table of this machine."""
@@ -113,7 +117,7 @@ class FederationClient:
         try:
             return self._open_run(header["run"]).answer(header, request)
         except Exception as error:
-            if not isinstance(error, PolicyError):
+            if not isinstance(error, Refusal):
                 self.run = None  # what an operation left behind when it broke off is not to be trusted
             return {"failed": self._reason(f"{header.get('op')} failed", header, error)}, pack({})
 
@@ -123,7 +127,7 @@ class FederationClient:
         ours = isinstance(error, FedfeatError)
         whole = str(error) if ours else f"{kind}: {lines[0] if lines else ''}"
         log.error("%s: %s", what, whole, exc_info=None if ours else error)
-        hidden = not isinstance(error, PolicyError) and (self._owns_data(header) or re.search(r"[/\\]", whole))
+        hidden = not isinstance(error, Refusal) and (self._owns_data(header) or re.search(r"[/\\]", whole))
         return f"{kind}: see the client's log" if hidden else one_line(whole)
 
     def _owns_data(self, header: Header) -> bool:
@@ -146,7 +150,9 @@ class FederationClient:
             self.settings.policy.check_run(config)
             remove_leftovers(folder)
             account = UpdateAccount(self.settings.folder)
-            self.run = ClientRun(name, table, config, self.data, Store(folder / "store"), self.settings.policy, account)
+            own = self.settings
+            identity = Identity(own.key, own.policy.peers)
+            self.run = ClientRun(name, table, config, self.data, Store(folder / "store"), own.policy, account, identity)
         return self.run
 
     def _folder(self, run: str) -> Path:
@@ -158,6 +164,9 @@ class FederationClient:
         log.info("%s: run %s, method %s", self.settings.name, run.name, run.config.method)
         log.info("leaves this client: model weights, number of samples, training losses, number of exemplars")
         log.info("updates of weights: %s", in_words(run.config.privacy))
+        if run.secure is not None:
+            log.info("masked, so that the server learns sums of %d clients or more: all but", run.secure.sums.fewest)
+            log.info("the number of exemplars, and what is told once when a run begins")
         for name, sent in run.sends().items():
             log.info("leaves this client: %s: %s", name, sent.words)
 
@@ -174,6 +183,7 @@ class ClientRun:
         store: Store,
         policy: ClientPolicy,
         account: UpdateAccount,
+        identity: Identity,
     ) -> None:
         self.name, self.table, self.config, self.store = name, table, config, store
         self.policy, self.account = policy, account
@@ -182,6 +192,10 @@ class ClientRun:
             check_unchanged(store.folder, self.dataset, self.scenario, store.task)
         self.fingerprint = fingerprint(self.dataset)
         self.engine = self._new_engine()
+        self.secure: SecureClient | None = None
+        if config.privacy.secure_aggregation:
+            sums = Sums(config, self.engine.method, private=self.dataset.private)
+            self.secure = SecureClient(store.folder / "secure", sums, identity)
 
     def summary(self, snapshot: Snapshot | None = None) -> Header:
         """Return what the server may know of a state: how often it changed, and how many exemplars it holds."""
@@ -202,10 +216,9 @@ class ClientRun:
             reason = f"its state is lost: change {header['generation']} expected, {self.store.reached} found"
             return {**self.summary(), "failed": reason, "forgot": True}, pack({})
         size = sum(map(len, packed.buffers.values()))
-        self.policy.check_request(op, self.account.bytes() + size, self.account.updates)
+        self.policy.check_request(op.partition(".")[0], self.account.bytes() + size, self.account.updates)
         started = time.perf_counter()
-        reply, state = self.run_op(header, unpack(packed))
-        self.policy.check_reply(op, reply, len(self.scenario.samples(place[0], header["client"])))
+        reply, state = self._worked_on(header, unpack(packed), digest)
         seconds = time.perf_counter() - started
         answer = pack(reply)
         sizes = {key: value_bytes(value) for key, value in reply.items()}
@@ -230,6 +243,17 @@ class ClientRun:
                 f"policy: {op!r:.40} of task {place[0] + 1}, round {place[1] + 1} was answered, and another request "
                 "came; each is answered once"
             )
+
+    def _worked_on(self, header: Header, request: Payload, digest: str) -> tuple[Payload, State]:
+        """Return what may leave: the operation's reply, under its masks where it belongs to a sum, or a phase's."""
+        if self.secure is not None and phase_of(header["op"])[1]:
+            return self.secure.answer(header, request, digest), self.store.state
+        reply, state = self.run_op(header, request)
+        self.policy.check_reply(header["op"], reply, len(self.scenario.samples(header["task"], header["client"])))
+        if self.secure is not None:
+            layout = self.secure.sums.layout(header["op"], request, self.engine.reply_sizes(header["client"]))
+            reply = self.secure.masked(header, request, digest, reply, layout)
+        return reply, state
 
     def run_op(self, header: Header, request: Payload) -> tuple[Payload, State]:
         """Run an operation on the client's state; the store's own is left as it is."""

@@ -26,6 +26,7 @@ from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.exchange import needed
 from fedfeat.federation.screen import TRAIN, declared_losses, fault_of, fault_of_header, odd_ones, seconds_of
+from fedfeat.federation.secure.sums import Sums
 from fedfeat.scenario import Scenario
 
 log = logging.getLogger("fedfeat.server")
@@ -51,10 +52,12 @@ class FlowerEngine(InProcessEngine):
         }
         self.roster = Roster(folder, channel, scenario.num_clients, greeting, config.federation.deadline)
         self.sends = {**method.sends, **declared_losses(method), **(SENDS if dataset.private else {})}
+        self.sums = Sums(config, method, private=dataset.private) if config.privacy.secure_aggregation else None
         self.silence = Silence(config.federation.deadline)
         self._lost: dict[int, int] = {}  # the task in which a client last lost its state
         self._met = False  # whether the clients were awaited once
         self._account: dict[str, Any] = {}
+        self._masking = 0.0  # seconds that the phases of a masked sum took besides the work itself
 
     def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
         """Send the requests, wait for replies until the deadline, and yield them in the order of client ids."""
@@ -77,7 +80,7 @@ class FlowerEngine(InProcessEngine):
         for client, fault in {**self._oversized(op, requests, whole), **odd_ones(whole, self.sends)}.items():
             replies[client] = Lost("failed", fault)
         own = packed - packing + time.perf_counter() - arrived
-        self._account = _account(answers, packing - started, arrived - packed, own)
+        self._note_time(op, _account(answers, packing - started, arrived - packed, own))
         for client in sorted(replies):
             reply = replies.pop(client)
             yield client, Lost(reply.fate, one_line(reply.reason)) if isinstance(reply, Lost) else reply
@@ -88,7 +91,9 @@ class FlowerEngine(InProcessEngine):
 
     def account(self) -> dict[str, Any]:
         """Return how long clients took, and where the time of the last exchange went."""
-        return self._account
+        if not self._masking:
+            return self._account
+        return {**self._account, "time": {**self._account.get("time", {}), "masking": round(self._masking, 3)}}
 
     def restore(self, states: Mapping[int, State]) -> None:
         """Take up what the server remembers of clients' states."""
@@ -166,17 +171,28 @@ class FlowerEngine(InProcessEngine):
             reply = unpack(answer.payload)
         except CodecError as error:
             return Lost("failed", str(error))
-        fault = fault_of(op, request, reply, self.sends, sizes)
+        fault = None if self._masked(op) else fault_of(op, request, reply, self.sends, sizes)
         if fault is not None:
             return Lost("failed", fault)
         return {k: v.to(self.device) if isinstance(v, Tensor) else v for k, v in reply.items()}
 
     def _oversized(self, op: str, requests: Mapping[int, Payload], replies: Mapping[int, Payload]) -> dict[int, str]:
-        if op != TRAIN:
+        if op != TRAIN or self._masked(op):
             return {}
         trained, privacy = self.model.num_trainable, self.config.privacy
         noise = (privacy.noise or 0.0) * (privacy.clip or 0.0) * math.sqrt(trained)
         return oversized(requests, replies, trained, noise)
+
+    def _note_time(self, op: str, account: dict[str, Any]) -> None:
+        _, _, phase = op.partition(".")
+        if not phase:
+            self._account = account
+        elif self._masked(op):
+            self._masking = sum(account["time"].values()) + (0.0 if phase == "keys" else self._masking)
+
+    def _masked(self, op: str) -> bool:
+        """Tell whether nothing can be seen of a single reply: it belongs to a masked sum."""
+        return self.sums is not None and op.partition(".")[0] in self.sums.ops
 
     def _remember(self, client: int, header: Header) -> None:
         noted: State = {GENERATION: int(header[GENERATION]), HELD: int(header["exemplars"])}

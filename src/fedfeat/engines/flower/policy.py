@@ -13,16 +13,18 @@ from torch import Tensor
 
 from fedfeat.config import Config
 from fedfeat.config.config import check_table, read_toml
-from fedfeat.core.errors import ConfigError, FedfeatError
+from fedfeat.core.errors import ConfigError, Refusal
 from fedfeat.core.payload import Payload
 from fedfeat.core.settings import Settings
 from fedfeat.data.settings import OWNED
 from fedfeat.federation.evaluation import EVALUATE, TABLES
+from fedfeat.federation.secure.signing import read_peers
+from fedfeat.federation.secure.sums import FEWEST
 from fedfeat.methods import canonical
 
 
-class PolicyError(FedfeatError):
-    """A request that goes beyond a client's policy; its text names nothing private and may be told to the server."""
+class PolicyError(Refusal):
+    """A request that goes beyond a client's policy."""
 
 
 class ClientPolicy(Settings):
@@ -31,6 +33,11 @@ class ClientPolicy(Settings):
     own_data: bool = Field(False, description="the images are this client's own: only runs on owned data, secret draws")
     clip: float | None = Field(None, gt=0, description="largest clipping norm of updates; unset: none is demanded")
     noise: float | None = Field(None, gt=0, description="least noise multiplier; unset: none is demanded")
+    secure_aggregation: bool = Field(False, description="replies leave in masked sums alone")
+    fewest_clients: int = Field(2, ge=2, description="fewest clients in a masked sum")
+    peers: Path | None = Field(
+        None, description="folder with the public keys of all clients of masked sums; unset: whoever the server names"
+    )
     fewest_images: int = Field(1, ge=1, description="fewest images behind a reply with numbers")
     methods: tuple[str, ...] | None = Field(None, description="methods that may be run; unset: all")
     operations: tuple[str, ...] | None = Field(None, description="operations that are answered; unset: the method's")
@@ -50,6 +57,12 @@ class ClientPolicy(Settings):
             raise PolicyError(f"policy: updates must be clipped to {self.clip:g} or less; set privacy.clip there")
         if self.noise is not None and (privacy.noise is None or privacy.noise < self.noise):
             raise PolicyError(f"policy: updates need noise of {self.noise:g} or more; set privacy.noise there")
+        if self.secure_aggregation and not privacy.secure_aggregation:
+            raise PolicyError("policy: replies leave in masked sums alone; set privacy.secure_aggregation = true there")
+        if privacy.secure_aggregation and (privacy.fewest_clients or FEWEST) < self.fewest_clients:
+            raise PolicyError(
+                f"policy: a masked sum is of {self.fewest_clients} clients or more; set privacy.fewest_clients there"
+            )
         if self.methods is not None and config.method not in map(canonical, self.methods):
             raise PolicyError(f"policy: the method {config.method!r:.80} is not among {', '.join(self.methods)}")
 
@@ -86,4 +99,7 @@ def read_policy(path: Path) -> ClientPolicy:
     policy = check_table(ClientPolicy, read_toml(path), str(path), problems)
     if policy is None:
         raise ConfigError("; ".join(problems))
+    if policy.peers is not None:
+        policy = policy.model_copy(update={"peers": (folder := path.absolute().parent / policy.peers)})
+        read_peers(folder)
     return policy

@@ -34,11 +34,11 @@ def _corrects(settings: FeatSettings) -> bool:
 
 ONE_GROUPING = "feat.egc.prior_source = 'online' measures on training steps, whose old classes are each client's own"
 SENDS = tuple(
-    replace(sent, when=_corrects, remark="from task 2 on")
+    replace(sent, when=_corrects, remark="from task 2 on", from_task=2, summed=True)
     for sent in (
-        Sent("up/train/prior_head", "mean head energy of the client's exemplars", low=0, high=1, from_task=2),
-        Sent("up/train/prior_tail", "mean tail energy of the client's exemplars", low=0, high=1, from_task=2),
-        Sent("up/train/num_tail", "number of exemplars behind the two", kind="count", from_task=2),
+        Sent("up/train/prior_head", "mean head energy of the client's exemplars", low=0, high=1, by="num_tail"),
+        Sent("up/train/prior_tail", "mean tail energy of the client's exemplars", low=0, high=1, by="num_tail"),
+        Sent("up/train/num_tail", "number of exemplars behind the two", kind="count"),
     )
 )
 
