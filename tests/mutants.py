@@ -33,6 +33,12 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "a choice that waited is made of the task at hand",
+        "self._client(client_id, task, self._samples(task, client_id), {})",
+        "self._client(client_id, self.task, self._samples(self.task, client_id), {})",
+        ("test_deferred_choice.py",),
+    ),
+    Fault(
         "the lower triangle of the Gram matrix is left out",
         "gram[columns, rows] = known.gram",
         "pass",

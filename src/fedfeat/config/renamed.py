@@ -13,6 +13,7 @@ BEFORE: Mapping[str, Any] = {
     "feat.egc.prior_order": "kept",
     "fedcbdr.scale_logits": False,
     "scenario.order_seed": "scenario",
+    "scenario.asked_at_end": "present",
     "train.mean_rounds": 10,
     "train.milestones": [50, 75],
     "train.attackers": 0.2,

@@ -54,6 +54,8 @@ class BothWays(InProcessEngine, ABC):
             return
         other = self.other
         other.round, other.shared = self.round, self.shared
+        for client in requests:
+            self.settle(client)
         other.states = {client: dict(state) for client, state in self.states.items()}
         theirs = kept(other.ask(op, requests))
         self.used += self.in_another_way(requests)
