@@ -130,7 +130,7 @@ FAULTS = (
     ),
     Fault(
         "a client looks at a neighbour's samples",
-        "self.scenario.samples(self.task, client_id), device",
+        "self.scenario.samples(task, client_id), device",
         "self.scenario.samples(self.task, max(client_id - 1, 0)), device",
         (CONTRACT + "own samples-finetune]",),
     ),
