@@ -121,13 +121,21 @@ class RecordIndex:
             return None
         return self._figure(entry, [FigureSource(entry.method + CALIBRATE, "corrected")])
 
-    def _figure(self, entry: PaperEntry, places: Sequence[FigureSource]) -> SeedMean | None:
+    def seeds(self, entry: PaperEntry) -> set[int]:
+        """Return the seeds of which there is a figure of ours."""
+        return set(self._values(entry, sources(entry.method)))
+
+    def _values(self, entry: PaperEntry, places: Sequence[FigureSource]) -> dict[int, tuple[float, bool]]:
         values: dict[int, tuple[float, bool]] = {}
         for place in places:
             for seed, kept in self._runs(entry.cell, place.method).items():
                 value = read(kept, entry, place)
                 if value is not None:
                     values.setdefault(seed, (value, place.held_out))
+        return values
+
+    def _figure(self, entry: PaperEntry, places: Sequence[FigureSource]) -> SeedMean | None:
+        values = self._values(entry, places)
         if not values:
             return None
         ordered = [values[seed] for seed in sorted(values)]
