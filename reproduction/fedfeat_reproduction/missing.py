@@ -27,7 +27,6 @@ from fedfeat_reproduction.results import RecordIndex, setting_of
 from fedfeat_reproduction.tables import TABLES, PaperTable
 
 TRAINING_IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "tiny-imagenet": 25_000}
-DRAWN = Path("figures")  # below the folder of records: numbers of figures that were made of real runs
 # What runs share, from the nearest to any: the first kind of which there is a record tells what a run takes.
 KINDS = (("cell", "method", "work"), ("cell", "method"), ("split", "method"), ("cell",), ("split",), ("data",), ())
 NOTE = (
@@ -137,9 +136,14 @@ def _of_table(table: PaperTable, index: RecordIndex, seeds: Sequence[int]) -> It
         yield Needed(table.name, cell.name, len(entries), ours, tuple(without), tuple(runs), tuple(refused))
 
 
+def drawn_numbers(figure: PaperFigure, results: Path) -> Path:
+    """Return where the numbers of a figure lie that was made of real runs."""
+    return results / "figures" / f"{figure.name}.json"
+
+
 def _of_figure(figure: PaperFigure, index: RecordIndex, results: Path, seeds: Sequence[int]) -> Needed:
     """Return what a figure needs; models are in no record, so what is drawn from them is run unless it was drawn."""
-    if (results / DRAWN / f"{figure.name}.json").is_file():
+    if drawn_numbers(figure, results).is_file():
         return Needed(figure.name, "", 1, 1, (), ())
     runs = experiments_of(figure, False, seeds)
     left = tuple(config for config in runs if config.run.keep_models or not _recorded(index, config))

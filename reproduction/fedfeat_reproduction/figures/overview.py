@@ -136,9 +136,9 @@ def _draw_panel(axis: Any, points: Sequence[TrafficPoint]) -> None:
             axis.annotate(
                 str(point.rounds),
                 (place, point.accuracy.mean),
-                xytext=(4, 0),
+                xytext=(4, -1),
                 textcoords="offset points",
-                va="center",
+                va="top",
                 fontsize=6,
                 color=look["color"],
             )

@@ -155,6 +155,21 @@ def show(
 
 
 @app.command()
+def figures(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="only these; default all")] = None,
+    workers: Workers = None,
+    out: Annotated[Path, typer.Option(help="folder of the drawings and of the runs on the digits")] = Path(
+        "runs/paper-figures"
+    ),
+    results: Results = Path("results"),
+) -> None:
+    """Draw all figures: from the numbers of real runs where there are some, else in small on the digits, and marked."""
+    from fedfeat.cli import paper_output as paper
+
+    paper.draw_figures(names or (), paper.Place(False, out, results), make_pool(workers, None, None), console)
+
+
+@app.command()
 def record(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="finished run folders")],
     images: Annotated[str, typer.Option(help="where the images came from, and whether they were lossless")],

@@ -18,12 +18,21 @@ from fedfeat.cli.dry_run import dry_run_all
 from fedfeat.cli.paper import Format
 from fedfeat.cli.progress import exit_if_failed, finish_all
 from fedfeat.core.errors import FedfeatError, MissingExtra, nearest
+from fedfeat.core.files import write_atomically
 from fedfeat.report.tables import markdown_table, terminal_table
 from fedfeat.runs.identity import identity
 from fedfeat.runs.sweep import RunPool, plan
 from fedfeat_reproduction import choices, effects, experiments, missing, render
 from fedfeat_reproduction.choices import CHOICES, ChoiceRuns
-from fedfeat_reproduction.figures import FIGURES, FigureOptions, experiments_of, make_figure, read_figure
+from fedfeat_reproduction.figures import (
+    FIGURES,
+    FigureOptions,
+    draw_again,
+    experiments_of,
+    make_figure,
+    read_figure,
+)
+from fedfeat_reproduction.figures.overview import draw_overview
 from fedfeat_reproduction.records import Record, read_records, records_of_runs
 from fedfeat_reproduction.results import RecordIndex, TableRow, with_other_forms
 from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, find_table, further_entries, select
@@ -275,9 +284,8 @@ def _say_pairs_elsewhere(records: Sequence[Record], console: Console) -> None:
 
 def run_figure(name: str, only: str, runs: Runs, place: Place, console: Console) -> None:
     """Run what a figure needs, draw it and show it."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtra("matplotlib", "paper", f"drawing {name}")  # now, not after hours of training
-    options = FigureOptions(tuple(runs.overrides), only)
+    _need_matplotlib(name)
+    options = FigureOptions(tuple(runs.overrides), only, experiments.QUICK_MARK if place.quick else "")
     planned = plan(experiments_of(FIGURES[name], place.quick, runs.seeds, options), place.folder)
     if runs.dry:
         return dry_run_all(planned, console)
@@ -285,6 +293,38 @@ def run_figure(name: str, only: str, runs: Runs, place: Place, console: Console)
     make_figure(FIGURES[name], outcomes, place.folder / "figures", options)
     show_figure(name, place, Format.terminal, console)
     exit_if_failed(outcomes, console)
+
+
+def draw_figures(names: Sequence[str], place: Place, pool: RunPool, console: Console) -> None:
+    """Draw figures from the numbers of real runs where there are some, and the others in small on the digits."""
+    for name in names:
+        if name not in FIGURES:
+            raise FedfeatError(f"{name}: no such figure; {nearest(name, FIGURES)} (see 'fedfeat paper list')")
+    _need_matplotlib("figures")
+    chosen = [figure for name, figure in FIGURES.items() if not names or name in names]
+    kept = {f.name: path for f in chosen if (path := missing.drawn_numbers(f, place.results)).is_file()}
+    small = {f.name: experiments_of(f, True, experiments.first_seeds(1)) for f in chosen if f.name not in kept}
+    distinct = {identity(config): config for configs in small.values() for config in configs}
+    planned = plan(list(distinct.values()), place.folder / "runs")
+    outcomes = finish_all(planned, console, pool=pool) if planned else []
+    by_identity = dict(zip(distinct, outcomes, strict=True))
+    for figure in chosen:
+        if figure.name in kept:
+            write_atomically(place.folder / f"{figure.name}.json", kept[figure.name].read_bytes())
+            drawn = draw_again(figure, place.folder)
+        else:
+            found = [by_identity[identity(config)] for config in small[figure.name]]
+            drawn = make_figure(figure, found, place.folder, FigureOptions(mark=experiments.QUICK_MARK))
+        console.print(f"{drawn.files[0]}  {drawn.options.mark or 'numbers of real runs'}")
+    if not names:
+        for path in draw_overview(place.index(), place.folder):
+            console.print(f"{path}  records of real runs")
+    exit_if_failed(outcomes, console)
+
+
+def _need_matplotlib(name: str) -> None:
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtra("matplotlib", "paper", f"drawing {name}")  # now, not after hours of training
 
 
 def show_figure(name: str, place: Place, format: Format, console: Console) -> None:
