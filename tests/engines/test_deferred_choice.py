@@ -112,14 +112,16 @@ def test_a_client_that_drops_out_of_the_choice_keeps_nothing(tmp_path: Path) -> 
     assert sorted(experiment.engine.states) == [0, 2]
 
 
-@pytest.mark.parametrize("method", ["replay", "herding"])
-def test_only_participants_of_a_task_keep_exemplars_if_asked_for(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize(("method", "op"), [("replay", "keep_random"), ("herding", "keep_herded")])
+def test_only_participants_of_a_task_keep_exemplars_if_asked_for(tmp_path: Path, method: str, op: str) -> None:
     scenario = FEW | {"asked_at_end": "participants", "budget": 8, "joins": {}, "partition": "iid"}
     run = run_toy(tmp_path, method, scenario=scenario)
     took_part = [{int(k) for r in range(2) for k in run.experiment.scenario.participants(task, r)} for task in (0, 1)]
-    assert run.result["traffic"][f"down/keep_{'random' if method == 'replay' else 'herded'}/quota"] == 4 * sum(
-        map(len, took_part)
-    )
+    asked = sum(map(len, took_part))
+    assert run.result["traffic"][f"down/{op}/quota"] == 4 * asked
     assert set(run.experiment.engine.states) <= took_part[0] | took_part[1]
     kept = [e["exemplars"] for e in RunFolder.open(tmp_path / method).events() if e["event"] == "task"]
     assert kept == [8, 16, 16], "the budget is shared by those that are asked"
+    forecast = run.experiment.workload(run.experiment.config, run.experiment.scenario)
+    assert sum(forecast.crossings(task, f"down/{op}/quota", None) for task in (0, 1)) == asked
+    assert forecast.exemplars(2).sum() == 16
