@@ -17,7 +17,7 @@ from fedfeat.core.files import write_atomically
 from fedfeat.report.tables import csv_table
 from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.experiments import deciding_overrides
-from fedfeat_reproduction.figures.style import FORMATS, MUTED, save_figure
+from fedfeat_reproduction.figures.style import FORMATS, MUTED, paper_style, save_figure
 
 Row = dict[str, Any]  # column -> text, number or None
 
@@ -180,7 +180,8 @@ def draw_again(figure: PaperFigure, folder: Path) -> DrawnFigure:
     drawn = read_figure(figure, folder)
     picture = figure.draw(drawn.numbers)
     if drawn.options.mark:
-        picture.supxlabel(drawn.options.mark, fontsize=6.5, color=MUTED)
+        with paper_style():
+            picture.supxlabel(drawn.options.mark, fontsize=6.5, color=MUTED)
     save_figure(picture, folder / figure.name)
     return read_figure(figure, folder)
 
