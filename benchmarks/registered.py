@@ -16,6 +16,7 @@ from timing import Row, Seconds, Timed, memory_row, row, take_turns
 
 PARTICIPANTS = 10
 PER_CLIENT = 8  # samples in each of two tasks
+ONCE = {"end of task 1 and a round": "next task", "checkpoint after it": "checkpoint"}  # measured, and how to ask
 SECTION = f"{PARTICIPANTS} participants, few or many registered"
 
 
@@ -57,7 +58,7 @@ def registered(device: str, many: int, repetitions: int = 41, target: float = 1.
             rows.append(_row(f"round of task {task}", variant, base, times, target=target))
             if task == 1:
                 memory["peak in rounds"] = {n: c.ask("peak") for n, c in children.items()}
-                for what, command in (("end of task 1, and a round", "next task"), ("next checkpoint", "checkpoint")):
+                for what, command in ONCE.items():
                     once = {n: [Seconds(*c.ask(command))] for n, c in children.items()}
                     rows.append(_row(what, variant, base, once, unit="ms"))
         times = take_turns({n: _asker(c, "checkpoint") for n, c in children.items()}, min(repetitions, 15))

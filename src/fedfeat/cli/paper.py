@@ -59,7 +59,8 @@ def list_(
     out: Out = None,
 ) -> None:
     """Name the paper's tables, figures and open choices: our numbers, the runs left, and their GPU minutes."""
-    from fedfeat.cli.paper_output import Place, print_list, print_queue
+    from fedfeat.cli.paper_list import print_list, print_queue
+    from fedfeat.cli.paper_output import Place
     from fedfeat_reproduction.experiments import first_seeds
 
     place = Place(False, out, results)
@@ -164,9 +165,10 @@ def figures(
     results: Results = Path("results"),
 ) -> None:
     """Draw all figures: from the numbers of real runs where there are some, else in small on the digits, and marked."""
-    from fedfeat.cli import paper_output as paper
+    from fedfeat.cli.paper_figures import draw_figures
+    from fedfeat.cli.paper_output import Place
 
-    paper.draw_figures(names or (), paper.Place(False, out, results), make_pool(workers, None, None), console)
+    draw_figures(names or (), Place(False, out, results), make_pool(workers, None, None), console)
 
 
 @app.command()

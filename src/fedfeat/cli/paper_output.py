@@ -18,21 +18,11 @@ from fedfeat.cli.dry_run import dry_run_all
 from fedfeat.cli.paper import Format
 from fedfeat.cli.progress import exit_if_failed, finish_all
 from fedfeat.core.errors import FedfeatError, MissingExtra, nearest
-from fedfeat.core.files import write_atomically
 from fedfeat.report.tables import markdown_table, terminal_table
-from fedfeat.runs.identity import identity
 from fedfeat.runs.sweep import RunPool, plan
-from fedfeat_reproduction import choices, effects, experiments, missing, render
+from fedfeat_reproduction import choices, effects, experiments, render
 from fedfeat_reproduction.choices import CHOICES, ChoiceRuns
-from fedfeat_reproduction.figures import (
-    FIGURES,
-    FigureOptions,
-    draw_again,
-    experiments_of,
-    make_figure,
-    read_figure,
-)
-from fedfeat_reproduction.figures.overview import draw_overview
+from fedfeat_reproduction.figures import FIGURES, FigureOptions, experiments_of, make_figure, read_figure
 from fedfeat_reproduction.records import Record, read_records, records_of_runs
 from fedfeat_reproduction.results import RecordIndex, TableRow, with_other_forms
 from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, find_table, further_entries, select
@@ -98,52 +88,6 @@ def say_left_out(reasons: Sequence[str]) -> None:
     """Say beside the output what is not in it, each reason once."""
     for reason, times in Counter(reasons).items():
         print(f"left out: {reason}{f' ({times} runs)' if times > 1 else ''}", file=sys.stderr)
-
-
-def print_list(place: Place, names: Sequence[str], seeds: Sequence[int], console: Console) -> None:
-    """Print tables, figures and choices, then the cells of tables: numbers, those of ours, and what is left to run."""
-    needs, costs = _needed(place, names, seeds)
-    by_name = {need.name: [other for other in needs if other.name == need.name] for need in needs}
-    rows = [[name, *_left(parts, costs), _title(name)] for name, parts in by_name.items()]
-    rows.append(["together", *_left(needs, costs), f"each run once, {len(seeds)} seed{'s' * (len(seeds) > 1)}"])
-    columns = ("numbers", "ours", "runs left", "GPU min")
-    console.print(terminal_table(("name", *columns, "what"), rows, 6))
-    for name, parts in by_name.items():
-        cells = [[n.cell, *_left([n], costs), ", ".join(n.missing) if n.ours else "all"] for n in parts if n.cell]
-        if cells:
-            console.print(f"\n{name}")
-            console.print(terminal_table(("cell", *columns, "no number yet"), cells, 6))
-    console.print(f"\n{missing.NOTE}", style="dim")
-    say_left_out([reason for need in needs for reason in need.refused])
-
-
-def print_queue(place: Place, names: Sequence[str], seeds: Sequence[int]) -> None:
-    """Print what is left to run as lines for ``fedfeat queue``."""
-    needs, costs = _needed(place, names, seeds)
-    for line in missing.queue_lines(needs, costs, seeds):
-        print(line)
-    say_left_out([reason for need in needs for reason in need.refused])
-
-
-def _needed(place: Place, names: Sequence[str], seeds: Sequence[int]) -> tuple[list[missing.Needed], missing.Costs]:
-    for name in names:
-        checked_kind(name, ())
-    index = place.index()
-    found = missing.needed(index, place.results, seeds)
-    return [need for need in found if not names or need.name in names], missing.Costs(index.records)
-
-
-def _left(needs: Sequence[missing.Needed], costs: missing.Costs) -> list[str]:
-    """Return numbers of the paper and of ours, different runs that are left, and their minutes, as text."""
-    runs = {identity(config): config for need in needs for config in need.runs}
-    counts = (sum(need.numbers for need in needs), sum(need.ours for need in needs))
-    return [*map(str, counts), str(len(runs) or ""), missing.minutes(costs.total(runs.values()))]
-
-
-def _title(name: str) -> str:
-    if name == CHOICES:
-        return choices.TITLE
-    return TABLES[name].title if name in TABLES else FIGURES[name].title
 
 
 def entries_of(name: str, only: str, also: str) -> list[PaperEntry]:
@@ -284,7 +228,7 @@ def _say_pairs_elsewhere(records: Sequence[Record], console: Console) -> None:
 
 def run_figure(name: str, only: str, runs: Runs, place: Place, console: Console) -> None:
     """Run what a figure needs, draw it and show it."""
-    _need_matplotlib(name)
+    need_matplotlib(name)
     options = FigureOptions(tuple(runs.overrides), only, experiments.QUICK_MARK if place.quick else "")
     planned = plan(experiments_of(FIGURES[name], place.quick, runs.seeds, options), place.folder)
     if runs.dry:
@@ -295,36 +239,10 @@ def run_figure(name: str, only: str, runs: Runs, place: Place, console: Console)
     exit_if_failed(outcomes, console)
 
 
-def draw_figures(names: Sequence[str], place: Place, pool: RunPool, console: Console) -> None:
-    """Draw figures from the numbers of real runs where there are some, and the others in small on the digits."""
-    for name in names:
-        if name not in FIGURES:
-            raise FedfeatError(f"{name}: no such figure; {nearest(name, FIGURES)} (see 'fedfeat paper list')")
-    _need_matplotlib("figures")
-    chosen = [figure for name, figure in FIGURES.items() if not names or name in names]
-    kept = {f.name: path for f in chosen if (path := missing.drawn_numbers(f, place.results)).is_file()}
-    small = {f.name: experiments_of(f, True, experiments.first_seeds(1)) for f in chosen if f.name not in kept}
-    distinct = {identity(config): config for configs in small.values() for config in configs}
-    planned = plan(list(distinct.values()), place.folder / "runs")
-    outcomes = finish_all(planned, console, pool=pool) if planned else []
-    by_identity = dict(zip(distinct, outcomes, strict=True))
-    for figure in chosen:
-        if figure.name in kept:
-            write_atomically(place.folder / f"{figure.name}.json", kept[figure.name].read_bytes())
-            drawn = draw_again(figure, place.folder)
-        else:
-            found = [by_identity[identity(config)] for config in small[figure.name]]
-            drawn = make_figure(figure, found, place.folder, FigureOptions(mark=experiments.QUICK_MARK))
-        console.print(f"{drawn.files[0]}  {drawn.options.mark or 'numbers of real runs'}")
-    if not names:
-        for path in draw_overview(place.index(), place.folder):
-            console.print(f"{path}  records of real runs")
-    exit_if_failed(outcomes, console)
-
-
-def _need_matplotlib(name: str) -> None:
+def need_matplotlib(name: str) -> None:
+    """Refuse to draw without it: now, not after hours of training."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtra("matplotlib", "paper", f"drawing {name}")  # now, not after hours of training
+        raise MissingExtra("matplotlib", "paper", f"drawing {name}")
 
 
 def show_figure(name: str, place: Place, format: Format, console: Console) -> None:
