@@ -100,8 +100,8 @@ class BaseEngine:
         self.deferred: dict[str, NDArray[np.int32]] | None = None  # a client of its own process chooses at once
         self.lost_state: set[int] = set()  # clients that lost their state: they need the shared tensors again
         self.ops: dict[str, Op] = {"train": LocalTraining(method), **method.ops()}
-        can_wait = (op for step in method.task_end_steps() if getattr(step, "by_address", False) for op in step.ops())
-        self._can_wait = {op: self.ops[op] for op in can_wait}
+        by_address = (op for step in method.task_end_steps() if getattr(step, "by_address", False) for op in step.ops())
+        self.can_wait = {op: self.ops[op] for op in by_address}
         self._frozen = FrozenNetworks(self.new_network, scenario)
         self.task, self.round = -1, 0
         self.secret: int | None = None  # of a client that owns its data, see Client.secret
@@ -124,7 +124,7 @@ class BaseEngine:
     def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
         """Run an op on each client in the order of ids; an op that raises ``DropOut`` loses its client."""
         # An op that somebody wrapped, say to let clients drop out, has to be called.
-        if self.deferred is not None and self._can_wait.get(op) is self.ops[op]:
+        if self.deferred is not None and self.can_wait.get(op) is self.ops[op]:
             yield from self._defer(op, requests)
             return
         for client_id in sorted(requests):
