@@ -3,6 +3,7 @@
 # make test   lint, types and every test
 # make mutants  deliberate faults, which the tests must find; minutes
 # make bench  speed, as ratios to a plain loop in the same run
+# make bench-million  what a million registered clients cost
 # make docs   the documentation as a site in site/, which opens from disk
 # make chaos  a federation whose clients, server and SuperLink are killed in the middle of rounds; minutes
 PYTHON ?= python3
@@ -13,7 +14,7 @@ STAMP := $(VENV)/.installed
 # Tests that share a run stay on one worker.
 PYTEST := $(BIN)/pytest --numprocesses auto --dist loadgroup
 
-.PHONY: demo quick test mutants lint format bench docs chaos chromium clean
+.PHONY: demo quick test mutants lint format bench bench-million docs chaos chromium clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -54,6 +55,9 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/loop.py
 	$(BIN)/python benchmarks/methods.py
 	$(BIN)/python benchmarks/report_page.py
+
+bench-million: $(STAMP)
+	$(BIN)/python benchmarks/loop.py --registered 1000000
 
 docs: $(STAMP)
 	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --doctree-dir build/doctrees docs site

@@ -1,5 +1,7 @@
 """How fast the loop is, as ratios measured in one run: ``python benchmarks/loop.py [--quick]``.
 
+``--registered 1000000`` measures nothing but what so many registered clients cost.
+
 Compared variants take turns, so a busy machine slows both. ``ratio`` is the median over turns of wall time; beside it
 stand the ratio of the best times and the median ratio of processor time. Where they disagree, the machine was busy.
 """
@@ -12,7 +14,9 @@ import os
 import platform
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +112,6 @@ def _norm(a: State, b: State, names: list[str]) -> float:
 
 def run(device: torch.device, quick: bool, console: Console) -> dict[str, Any]:
     """Measure everything and return all numbers."""
-    started, load = time.time(), os.getloadavg()
-    name = hardware(device)
     kind = device.type
     digits, noise, photos = (make(kind, quick) for make in (small, small_noise, resnet))
     rows: list[Row] = []
@@ -121,14 +123,35 @@ def run(device: torch.device, quick: bool, console: Console) -> dict[str, Any]:
     console.print("first and last task ...", style="dim")
     rows += [over_tasks(noise, method) for method in ("replay", "fedcbdr")]
     console.print("few and many registered clients ...", style="dim")
-    found_rows, registration = registered(kind, quick)
+    found_rows, registration = registered(kind, *((300, 2) if quick else (10_000, 41)))
     rows += found_rows
     lone = replace(photos, clients=1)
     for size, parts in ((noise, FEAT_PARTS), (lone, FEAT_PARTS[-1:] if quick else FEAT_PARTS)):
         console.print(f"parts of FEAT, {size.name} ...", style="dim")
         rows += feat_parts(size, parts)
     return {
-        "quick": quick,
+        "settings": {
+            "against_bare": [digits.describe(), photos.describe()],
+            "over_tasks": noise.describe(),
+            "registered": registration,
+            "feat_parts": [noise.describe(), lone.describe()],
+        },
+        "same_model": same,
+        "rows": [r.to_json() for r in rows],
+    }
+
+
+def many_registered(device: torch.device, clients: int) -> dict[str, Any]:
+    """Measure ten participants of so many registered clients and of ten, and nothing else."""
+    rows, settings = registered(device.type, clients, target=1.1)
+    return {"settings": {"registered": settings}, "same_model": {}, "rows": [r.to_json() for r in rows]}
+
+
+def with_circumstances(device: torch.device, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Measure, and return all numbers with where and when they were measured."""
+    name, started, load = hardware(device), time.time(), os.getloadavg()
+    measured = measure()
+    return {
         "date": time.strftime("%Y-%m-%d", time.localtime(started)),
         "seconds": time.time() - started,
         "hardware": {
@@ -139,14 +162,7 @@ def run(device: torch.device, quick: bool, console: Console) -> dict[str, Any]:
         },
         "load_average": {"before": load[0], "after": os.getloadavg()[0]},
         "versions": versions(),
-        "settings": {
-            "against_bare": [digits.describe(), photos.describe()],
-            "over_tasks": noise.describe(),
-            "registered": registration,
-            "feat_parts": [noise.describe(), lone.describe()],
-        },
-        "same_model": same,
-        "rows": [r.to_json() for r in rows],
+        **measured,
     }
 
 
@@ -196,14 +212,17 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="seconds instead of minutes: does it run, not how fast")
+    parser.add_argument("--registered", type=int, help="only ten participants of so many registered clients")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder for the result file")
     arguments = parser.parse_args()
     console = Console()
     console.width = max(console.width, 140)
-    result = run(torch.device(arguments.device), arguments.quick, console)
+    device, clients = torch.device(arguments.device), arguments.registered
+    measure = partial(many_registered, device, clients) if clients else partial(run, device, arguments.quick, console)
+    result = {"quick": arguments.quick, **with_circumstances(device, measure)}
     show(result, console)
-    suffix = "-quick" if arguments.quick else ""
+    suffix = f"-registered-{clients}" if clients else "-quick" if arguments.quick else ""
     path = arguments.out / f"loop-{slug(result['hardware']['name'])}{suffix}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(result, indent=1) + "\n")

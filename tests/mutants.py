@@ -75,6 +75,12 @@ FAULTS = (
         ("test_lying_server.py", "test_secure_exchange.py"),
     ),
     Fault(
+        "a choice that waited is made of the task at hand",
+        "self._client(client_id, task, self._samples(task, client_id), {})",
+        "self._client(client_id, self.task, self._samples(self.task, client_id), {})",
+        ("test_deferred_choice.py",),
+    ),
+    Fault(
         "the lower triangle of the Gram matrix is left out",
         "gram[columns, rows] = known.gram",
         "pass",
@@ -166,7 +172,7 @@ FAULTS = (
     ),
     Fault(
         "a client looks at a neighbour's samples",
-        "self.scenario.samples(self.task, client_id), device",
+        "self.scenario.samples(task, client_id), device",
         "self.scenario.samples(self.task, max(client_id - 1, 0)), device",
         (CONTRACT + "own samples-finetune]",),
     ),

@@ -21,6 +21,7 @@ QUICK_NOTE = (
     "quick: built-in digits, a small network and few rounds; not the paper's setting, so the published values "
     "beside these numbers only show where they would go"
 )
+QUICK_MARK = "built-in digits, a small network, few rounds: not the paper's setting"  # below a drawing
 QUICK_ROUNDS = 6  # enough for a linear classifier to remember something
 # Exemplars of each task by the number of tasks; with fewer than 40 no client can hold any back for calibration.
 QUICK_BUDGETS = {"table": {3: 24, 5: 14, 10: 7}, "figure": {3: 30, 5: 20}, "choices": {5: 40}}

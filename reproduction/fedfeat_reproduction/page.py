@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import textwrap
 import tomllib
@@ -15,8 +16,9 @@ from fedfeat.config.presets import Cell
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
 from fedfeat.report.tables import markdown_table
-from fedfeat_reproduction import choices, effects, render
+from fedfeat_reproduction import choices, effects, overview, render
 from fedfeat_reproduction.choices import CHOICES, DEFAULTS, OpenChoice, Variation
+from fedfeat_reproduction.figures.overview import draw_overview
 from fedfeat_reproduction.records import Record, read_records
 from fedfeat_reproduction.results import OTHER_FORMS, RecordIndex, TableRow, other_forms, with_other_forms
 from fedfeat_reproduction.sources import CALIBRATE, PredictionName
@@ -26,15 +28,28 @@ PAGE, SUMMARY = "page", "summary"  # texts of readings.toml that are of no table
 SUMMED_UP = ("fedcbdr", "fedcbdr+feat")
 NO_READING = "No reading of these figures has been written yet."
 CHOICE_COLUMNS = ("choice", "the paper", "ours", "instead", "where", *effects.MEASURES)
+PICTURES = Path("images", "paper")  # beside the page
+CELLS_PICTURE = f"""![The 24 cells of the main table: FEAT_F as published, our FEAT_F, our recipe; cells that were not
+run are empty]({PICTURES / "main-table.svg"})
+"""
+TRAFFIC_PICTURE = f"""![Accuracy against the bytes that a client sends and receives, for our recipe, FEAT_F and
+FedCBDR]({PICTURES / "traffic.svg"})
+"""
+ABOUT_TRAFFIC = """Numbers beside points are rounds a task. Nearly all bytes are the model, so they grow with the
+rounds. A method stands with today's defaults where they were run, and otherwise as its cell has it; lines join runs on
+the same images."""
 LONG = 6  # numbers, from which on a list of them is shown by its ends
 
 
 def write_page(results: Path, out: Path) -> list[str]:
-    """Write the page; return why some records are left out of it."""
+    """Write the page and draw its pictures; return what is left out of it, and why."""
     index = RecordIndex(read_records(results))
     if not index.records:
         raise FedfeatError(f"{results}: no record of a run is there; 'fedfeat paper record RUN' writes one")
     write_atomically(out, render_page(index.records, effects.read_measured(results / effects.QUICK_FILE)).encode())
+    if importlib.util.find_spec("matplotlib") is None:
+        return [*index.unreadable, "pictures of the page: matplotlib is not installed"]
+    draw_overview(index, out.parent / PICTURES)
     return index.unreadable
 
 
@@ -74,7 +89,10 @@ def _summary(index: RecordIndex) -> list[str]:
         return []
     rows = with_other_forms(rows, index)
     shown = render.rows_markdown([row for cell in cells for row in rows if row.entry.cell == cell])
-    return [f"## In short\n\n{shown}\n{_wrapped(read_readings()[SUMMARY]['all'])}"]
+    told = [CELLS_PICTURE, _wrapped(overview.in_words(overview.figures_by_cell(index)))]
+    text = "\n".join([*told, shown, _wrapped(read_readings()[SUMMARY]["all"])])
+    traffic = f"\n{TRAFFIC_PICTURE}\n{_wrapped(ABOUT_TRAFFIC)}" if overview.traffic_points(index) else ""
+    return [f"## In short\n\n{text}{traffic}"]
 
 
 def _table_section(table: PaperTable, index: RecordIndex) -> str:

@@ -121,17 +121,30 @@ class RecordIndex:
             return None
         return self._figure(entry, [FigureSource(entry.method + CALIBRATE, "corrected")])
 
-    def _figure(self, entry: PaperEntry, places: Sequence[FigureSource]) -> SeedMean | None:
-        values: dict[int, tuple[float, bool]] = {}
+    def seeds(self, entry: PaperEntry) -> set[int]:
+        """Return the seeds of which there is a figure of ours."""
+        return set(self._values(entry, sources(entry.method)))
+
+    def runs_of(self, entry: PaperEntry) -> list[tuple[Record, float]]:
+        """Return the records behind an entry and what each of them says about it, in the order of seeds."""
+        found = self._values(entry, sources(entry.method))
+        return [(kept, value) for _, (value, _, kept) in sorted(found.items())]
+
+    def _values(self, entry: PaperEntry, places: Sequence[FigureSource]) -> dict[int, tuple[float, bool, Record]]:
+        values: dict[int, tuple[float, bool, Record]] = {}
         for place in places:
             for seed, kept in self._runs(entry.cell, place.method).items():
                 value = read(kept, entry, place)
                 if value is not None:
-                    values.setdefault(seed, (value, place.held_out))
+                    values.setdefault(seed, (value, place.held_out, kept))
+        return values
+
+    def _figure(self, entry: PaperEntry, places: Sequence[FigureSource]) -> SeedMean | None:
+        values = self._values(entry, places)
         if not values:
             return None
         ordered = [values[seed] for seed in sorted(values)]
-        return SeedMean(tuple(v for v, _ in ordered), held_out=any(held for _, held in ordered))
+        return SeedMean(tuple(v for v, *_ in ordered), held_out=any(held for _, held, _ in ordered))
 
     def _runs(self, cell: Cell, method: str) -> dict[int, Record]:
         return self.by_setting.get((_expected(self.quick, self.overrides, cell, method), method), {})

@@ -27,6 +27,7 @@ FAULTS = {
     "item_in_a_term.py": ("device", "if size.item() < 0.01:"),
     "shared_random_stream.py": ("random", "noise = 0.1 * torch.randn_like(step.features)"),
     "exemplars_over_budget.py": ("budget", "def keep_five("),
+    "choice_that_cannot_wait.py": ("by address", "def keep_by_round("),
     "order_of_clients_matters.py": ("client order", "self.place, self.most = (client.task, client.round), 0"),
 }
 TRIED = ",".join(promise for promise, _ in FAULTS.values())

@@ -34,7 +34,8 @@ REASONS = {
     "several machines": r"^fedfeat (server|client) ",
     "installs": r"^(pip|make) ",
     "a CLIP model": r"^fedfeat teacher ",
-    "minutes": r"--methods all .*--seeds 0,1,2|^fedfeat paper (run|show) figure-\d+ --quick|^python benchmarks/",
+    "minutes": r"--methods all .*--seeds 0,1,2|^fedfeat paper (run|show) figure-\d+ --quick|^fedfeat paper figures$|"
+    r"^python benchmarks/",
     "another page does": r"",
 }
 

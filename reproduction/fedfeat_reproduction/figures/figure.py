@@ -17,7 +17,7 @@ from fedfeat.core.files import write_atomically
 from fedfeat.report.tables import csv_table
 from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.experiments import deciding_overrides
-from fedfeat_reproduction.figures.style import FORMATS, save_figure
+from fedfeat_reproduction.figures.style import FORMATS, MUTED, paper_style, save_figure
 
 Row = dict[str, Any]  # column -> text, number or None
 
@@ -113,6 +113,7 @@ class FigureOptions:
 
     overrides: tuple[str, ...] = ()
     only: str = ""
+    mark: str = ""  # stands below the drawing: what it is not of
 
     @property
     def text(self) -> str:
@@ -123,12 +124,13 @@ class FigureOptions:
 
     def to_json(self) -> dict[str, Any]:
         """Return entries for the figure's JSON; where and how its runs are computed is no part of a figure."""
-        return {"set": list(deciding_overrides(self.overrides)), "only": self.only}
+        mark = {"mark": self.mark} if self.mark else {}
+        return {"set": list(deciding_overrides(self.overrides)), "only": self.only, **mark}
 
     @classmethod
     def from_json(cls, table: Mapping[str, Any]) -> Self:
         """Read what ``to_json`` gave; a figure of an earlier version does not say."""
-        return cls(tuple(table.get("set", ())), str(table.get("only", "")))
+        return cls(tuple(table.get("set", ())), str(table.get("only", "")), str(table.get("mark", "")))
 
 
 USUAL = FigureOptions()
@@ -175,7 +177,12 @@ def write_numbers(
 
 def draw_again(figure: PaperFigure, folder: Path) -> DrawnFigure:
     """Draw a figure from the numbers in a folder."""
-    save_figure(figure.draw(read_figure(figure, folder).numbers), folder / figure.name)
+    drawn = read_figure(figure, folder)
+    picture = figure.draw(drawn.numbers)
+    if drawn.options.mark:
+        with paper_style():
+            picture.supxlabel(drawn.options.mark, fontsize=6.5, color=MUTED)
+    save_figure(picture, folder / figure.name)
     return read_figure(figure, folder)
 
 

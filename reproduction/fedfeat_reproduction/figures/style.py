@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -116,10 +116,10 @@ def letter(axis: Any, name: str) -> None:
     axis.set_title(rf"$\bf{{({name})}}$", loc="left", fontsize=8)
 
 
-def save_figure(figure: Any, stem: Path) -> list[Path]:
+def save_figure(figure: Any, stem: Path, kinds: Sequence[str] = FORMATS) -> list[Path]:
     """Write a figure as PDF, SVG and PNG beside each other; the same numbers give the same bytes."""
     paths = []
-    for kind in FORMATS:
+    for kind in kinds:
         buffer = io.BytesIO()
         stamp = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None}}[kind]
         with paper_style():

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfeat.algorithm.method import Method
@@ -56,6 +58,9 @@ class Engine(Protocol):
     states: dict[int, State]  # by client: what it keeps between rounds
     touched: set[int]  # clients whose state changed since the last checkpoint
     shared: Mapping[str, Tensor]  # what the server made for all clients
+    deferred: (
+        dict[str, NDArray[np.int32]] | None
+    )  # by "task/op", quotas by client of choices that can wait; None: none can
     lost_state: set[int]  # clients that lost their state: they need the shared tensors again
     task: int
     round: int

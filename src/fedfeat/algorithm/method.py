@@ -115,7 +115,11 @@ class ServerStep(Protocol):
 
 
 class TaskEndStep(Protocol):
-    """What happens at the end of a task: the server's side here, the clients' side in ``ops``."""
+    """What happens at the end of a task: the server's side here, the clients' side in ``ops``.
+
+    A step says ``by_address = True`` if its ops do nothing but keep ``quota`` of the client's samples, or all if there
+    are fewer, drawn by address. A simulation then runs them when a client takes part again: others cost nothing.
+    """
 
     after_last: bool = False  # whether it is also needed after the last task
 

@@ -51,11 +51,23 @@ class Format(StrEnum):
 
 
 @app.command("list")
-def list_(results: Results = Path("results"), out: Out = None) -> None:
-    """Name every table and figure of the paper, and the choices it leaves open; count our numbers."""
-    from fedfeat.cli.paper_output import Place, print_list
+def list_(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="only these; default all")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="how many seeds a number should have, from 2023 on")] = 3,
+    queue: Annotated[bool, typer.Option("--queue", help="print what is left as lines for 'fedfeat queue'")] = False,
+    results: Results = Path("results"),
+    out: Out = None,
+) -> None:
+    """Name the paper's tables, figures and open choices: our numbers, the runs left, and their GPU minutes."""
+    from fedfeat.cli.paper_list import print_list, print_queue
+    from fedfeat.cli.paper_output import Place
+    from fedfeat_reproduction.experiments import first_seeds
 
-    print_list(Place(False, out, results), console)
+    place = Place(False, out, results)
+    if queue:
+        print_queue(place, names or (), first_seeds(seeds))
+    else:
+        print_list(place, names or (), first_seeds(seeds), console)
 
 
 @app.command()
@@ -141,6 +153,22 @@ def show(
         paper.show_figure(name, place, format, console)
     else:
         paper.show_table(name, paper.entries_of(name, only, also), changes(recipe, set), place, format, console)
+
+
+@app.command()
+def figures(
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="only these; default all")] = None,
+    workers: Workers = None,
+    out: Annotated[Path, typer.Option(help="folder of the drawings and of the runs on the digits")] = Path(
+        "runs/paper-figures"
+    ),
+    results: Results = Path("results"),
+) -> None:
+    """Draw all figures: from the numbers of real runs where there are some, else in small on the digits, and marked."""
+    from fedfeat.cli.paper_figures import draw_figures
+    from fedfeat.cli.paper_output import Place
+
+    draw_figures(names or (), Place(False, out, results), make_pool(workers, None, None), console)
 
 
 @app.command()

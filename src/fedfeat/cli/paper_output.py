@@ -90,22 +90,6 @@ def say_left_out(reasons: Sequence[str]) -> None:
         print(f"left out: {reason}{f' ({times} runs)' if times > 1 else ''}", file=sys.stderr)
 
 
-def print_list(place: Place, console: Console) -> None:
-    """Print every table and figure, and the choices, with how many numbers of ours there are."""
-    index = place.index()
-    rows = []
-    for table in TABLES.values():
-        ours = sum(index.row(entry).ours is not None for entry in table.entries)
-        rows.append((table.name, str(len(table.entries)), str(ours), table.title))
-    for figure in FIGURES.values():
-        made = (place.folder / "figures" / f"{figure.name}.pdf").is_file()
-        rows.append((figure.name, "", "made" if made else "", figure.title))
-    alternatives, among = choices.choose_alternatives(), effects.indices(index.records)
-    measured = sum(bool(effects.find_pairs(a, ChoiceRuns(), among)) for a in alternatives)
-    rows.append((CHOICES, str(len(alternatives)), str(measured), choices.TITLE))
-    console.print(terminal_table(("name", "numbers", "ours", "what"), rows, 4))
-
-
 def entries_of(name: str, only: str, also: str) -> list[PaperEntry]:
     """Return the entries of a table that are asked for."""
     chosen = select(find_table(name).entries, only)
@@ -244,9 +228,8 @@ def _say_pairs_elsewhere(records: Sequence[Record], console: Console) -> None:
 
 def run_figure(name: str, only: str, runs: Runs, place: Place, console: Console) -> None:
     """Run what a figure needs, draw it and show it."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtra("matplotlib", "paper", f"drawing {name}")  # now, not after hours of training
-    options = FigureOptions(tuple(runs.overrides), only)
+    need_matplotlib(name)
+    options = FigureOptions(tuple(runs.overrides), only, experiments.QUICK_MARK if place.quick else "")
     planned = plan(experiments_of(FIGURES[name], place.quick, runs.seeds, options), place.folder)
     if runs.dry:
         return dry_run_all(planned, console)
@@ -254,6 +237,12 @@ def run_figure(name: str, only: str, runs: Runs, place: Place, console: Console)
     make_figure(FIGURES[name], outcomes, place.folder / "figures", options)
     show_figure(name, place, Format.terminal, console)
     exit_if_failed(outcomes, console)
+
+
+def need_matplotlib(name: str) -> None:
+    """Refuse to draw without it: now, not after hours of training."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtra("matplotlib", "paper", f"drawing {name}")
 
 
 def show_figure(name: str, place: Place, format: Format, console: Console) -> None:

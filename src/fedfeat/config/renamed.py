@@ -17,6 +17,7 @@ BEFORE: Mapping[str, Any] = {
     "scenario.blurry": 0.0,
     "scenario.leaves": {},
     "scenario.lag": {},
+    "scenario.asked_at_end": "present",
     "train.mean_rounds": 10,
     "train.milestones": [50, 75],
     "train.attackers": 0.2,

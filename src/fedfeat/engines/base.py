@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfeat.algorithm.client import EXEMPLARS, Client, IndexSets
@@ -16,7 +18,7 @@ from fedfeat.algorithm.step import Known, Seen
 from fedfeat.algorithm.tables import Tables
 from fedfeat.config import Config
 from fedfeat.core.errors import ConfigError, FedfeatError
-from fedfeat.core.payload import SHARED, Payload, State
+from fedfeat.core.payload import SHARED, Payload, State, number_of
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import Dataset
 from fedfeat.federation.evaluation import count
@@ -98,8 +100,11 @@ class BaseEngine:
         self._indices: dict[int, tuple[Tensor, IndexSets]] = {}  # this task's, by client: made once, used every round
         self.touched: set[int] = set()  # clients whose state changed since the last checkpoint
         self.shared: Mapping[str, Tensor] = {}
+        self.deferred: dict[str, NDArray[np.int32]] | None = None  # a client of its own process chooses at once
         self.lost_state: set[int] = set()  # clients that lost their state: they need the shared tensors again
         self.ops: dict[str, Op] = {"train": LocalTraining(method), **method.ops()}
+        by_address = (op for step in method.task_end_steps() if getattr(step, "by_address", False) for op in step.ops())
+        self.can_wait = {op: self.ops[op] for op in by_address}
         self._frozen = FrozenNetworks(self.new_network, scenario)
         self.task, self.round = -1, 0
         self.secret: int | None = None  # of a client that owns its data, see Client.secret
@@ -124,6 +129,10 @@ class BaseEngine:
 
     def ask(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload | Lost]]:
         """Run an op on each client in the order of ids; an op that raises ``DropOut`` loses its client."""
+        # An op that somebody wrapped, say to let clients drop out, has to be called.
+        if self.deferred is not None and self.can_wait.get(op) is self.ops[op]:
+            yield from self._defer(op, requests)
+            return
         for client_id in sorted(requests):
             client = self.client(client_id)
             request = {k: v for k, v in requests[client_id].items() if not k.startswith(SHARED)}
@@ -149,19 +158,45 @@ class BaseEngine:
             self.states[client_id] = after
             self.touched.add(client_id)
 
+    def _defer(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
+        """Note what each client is to choose when it takes part again; draws have addresses, so it will be the same."""
+        assert self.deferred is not None
+        nothing = np.zeros(self.scenario.num_clients, dtype=np.int32)
+        quotas = self.deferred.setdefault(f"{self.task:04d}/{op}", nothing)
+        for client_id, request in requests.items():
+            quotas[client_id] = number_of(request, "quota")
+        yield from ((client_id, {}) for client_id in sorted(requests))
+
+    def settle(self, client_id: int) -> None:
+        """Let a client make the choices that it was asked for since it last took part."""
+        for name, quotas in (self.deferred or {}).items():
+            if quota := int(quotas[client_id]):
+                task, op = int(name[:4]), name[5:]
+                client = self._client(client_id, task, self._samples(task, client_id), {})
+                self.ops[op](client, {"quota": quota})
+                self.states[client_id] = client.state
+                self.touched.add(client_id)
+                quotas[client_id] = 0
+
     def client(self, client_id: int) -> Client:
         """Put a client together: its indices, its state, and the resident model."""
+        self.settle(client_id)
         if client_id not in self._indices:
-            own = torch.tensor(self.scenario.samples(self.task, client_id), device=self.device)
-            self._indices[client_id] = own, {}
-        samples, sets = self._indices[client_id]
+            self._indices[client_id] = self._samples(self.task, client_id), {}
+        return self._client(client_id, self.task, *self._indices[client_id])
+
+    def _samples(self, task: int, client_id: int) -> Tensor:
+        return torch.tensor(self.scenario.samples(task, client_id), device=self.device)
+
+    def _client(self, client_id: int, task: int, samples: Tensor, sets: IndexSets) -> Client:
+        seen = Seen(task, self.scenario.old_classes(task), self.scenario.seen_classes(task))
         return Client(
             id=client_id,
-            task=self.task,
+            task=task,
             round=self.round,
-            num_old=self.scenario.own_old_classes(self.task, client_id),
-            num_classes=self.seen.num_classes,
-            global_seen=self.seen,
+            num_old=self.scenario.own_old_classes(task, client_id),
+            num_classes=seen.num_classes,
+            global_seen=seen,
             samples=samples,
             state=self.states.get(client_id, {}),
             model=self.model,
@@ -170,7 +205,7 @@ class BaseEngine:
             settings=self.config.train,
             privacy=self.config.privacy,
             loss=self.method.loss,
-            class_names=self.class_names[: self.seen.num_classes],
+            class_names=self.class_names[:seen.num_classes],
             shared=self.shared,
             encode=None,
             frozen=self.frozen,
@@ -232,8 +267,22 @@ class BaseEngine:
 
     def exemplars(self) -> int:
         """Return how many exemplars all clients keep."""
-        held = (state.get(EXEMPLARS) for state in self.states.values())
-        return sum(len(e) for e in held if isinstance(e, Tensor))
+        return int(self._held().sum())
+
+    def largest_local_set(self) -> int:
+        """Return the most samples that a client of this task trains on in an epoch, at least one."""
+        own = self.scenario.splits[self.task].sizes + self.config.train.repeat_exemplars * self._held()
+        return int(own[self.scenario.present(self.task)].max(initial=1))
+
+    def _held(self) -> NDArray[np.int64]:
+        """Return how many exemplars each registered client keeps, those that it has yet to choose included."""
+        held = np.zeros(self.scenario.num_clients, dtype=np.int64)
+        for client_id, state in self.states.items():
+            kept = state.get(EXEMPLARS)
+            held[client_id] = len(kept) if isinstance(kept, Tensor) else 0
+        for name, quotas in (self.deferred or {}).items():
+            held += np.minimum(quotas, self.scenario.splits[int(name[:4])].sizes)
+        return held
 
     def account(self) -> dict[str, Any]:
         """Return what a round's event should say about the way its clients were run."""

@@ -115,12 +115,12 @@ class VectorisedClients:
 
     def _longest(self) -> int:
         """Return the most samples that a client of this task trains on in a round."""
-        present = self.engine.scenario.present(self.engine.task)
-        return max((self._samples(int(k)) for k in present), default=1) * self.engine.config.train.local_epochs
+        return self.engine.largest_local_set() * self.engine.config.train.local_epochs
 
     def _samples(self, client: int) -> int:
+        self.engine.settle(client)
         kept = self.engine.states.get(client, {}).get(EXEMPLARS)
-        own = int(self.engine.scenario.splits[self.engine.task].sizes[client])
+        own = len(self.engine.scenario.samples(self.engine.task, client))
         repeated = self.engine.config.train.repeat_exemplars
         return own + (repeated * len(kept) if isinstance(kept, Tensor) else 0)
 

@@ -51,7 +51,7 @@ class Federation:
     ) -> None:
         self.config, self.scenario, self.method, self.engine = config, scenario, method, engine
         self.progress = progress
-        engine.shared = progress.shared
+        engine.shared, engine.deferred = progress.shared, progress.deferred
         self.folder = folder
         self.saved = _position(progress) if len(progress.weights) else ""  # where a resumed run would go on
         self.remote = config.engine.name == "flower"  # clients are strangers
@@ -260,13 +260,14 @@ class Federation:
             self.progress.numbers = dict(self.progress.best_numbers)
 
     def _task_end(self, task: int) -> TaskEnd:
-        quotas = self.scenario.quotas(task)
+        asked = self.scenario.asked_at_end(task, self.method.rounds(self.config.train.rounds))
+        quotas = self.scenario.quotas(task, asked)
         return TaskEnd(
             exchange=self.exchange,
             task=task,
             num_new=len(self.scenario.task_classes[task]),
             weights=self.progress.weights,
-            quotas={int(k): int(quotas[k]) for k in self.scenario.present(task)},
+            quotas=dict(zip(asked.tolist(), quotas[asked].tolist(), strict=True)),
             shares_budget=self.config.scenario.budget_scope == "global_per_task",
             seed=self.config.seed,
             server=self._server(),

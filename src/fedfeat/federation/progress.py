@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfeat.algorithm.server import ServerState
@@ -20,6 +22,7 @@ class Progress(ServerState):
     finished: bool = False  # the task was selected from and evaluated
     tables: list[Tables] = field(default_factory=list)
     traffic: Traffic = field(default_factory=Traffic)
+    deferred: dict[str, NDArray[np.int32]] = field(default_factory=dict)  # see ``Engine.deferred``
     best_loss: float = float("inf")
     best_weights: Tensor | None = None
     best_numbers: dict[str, float] = field(default_factory=dict)  # those that belong to the best weights

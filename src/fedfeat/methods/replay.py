@@ -89,6 +89,8 @@ class Everything(TaskEndStep):
 class UniformChoice(TaskEndStep):
     """Keep samples chosen at random, up to the quota."""
 
+    by_address = True
+
     def ops(self) -> dict[str, Op]:
         """Clients answer ``keep_random``."""
         return {"keep_random": self.keep}

@@ -192,6 +192,7 @@ def _server_tensors(progress: Progress) -> dict[str, Tensor]:
         tensors["best_weights"] = progress.best_weights.cpu().clone()
     tensors |= {f"tensors/{name}": value.cpu().contiguous() for name, value in progress.tensors.items()}
     tensors |= {f"shared/{name}": value.cpu().contiguous() for name, value in progress.shared.items()}
+    tensors |= {f"deferred/{name}": torch.from_numpy(quotas) for name, quotas in progress.deferred.items()}
     for task, tables in enumerate(progress.tables):
         tensors[f"tables/{task:04d}"] = torch.from_numpy(np.stack([*tables[:2], *tables.variants.values()]))
     return tensors
@@ -212,6 +213,9 @@ def _read_progress(path: Path, manifest: Mapping[str, Any]) -> Progress:
         numbers=_numbers(manifest["numbers"]),
         tensors={n.removeprefix("tensors/"): t for n, t in tensors.items() if n.startswith("tensors/")},
         shared={n.removeprefix("shared/"): t for n, t in tensors.items() if n.startswith("shared/")},
+        deferred={
+            n.removeprefix("deferred/"): tensors[n].numpy() for n in sorted(tensors) if n.startswith("deferred/")
+        },
         delivered={name: set(clients) for name, clients in manifest["delivered"].items()},
         tables=tables,
         traffic=Traffic(manifest["traffic"]),

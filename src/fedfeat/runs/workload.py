@@ -47,8 +47,12 @@ class Workload:
         unlimited = getattr(self.method.replay, "unlimited", False)
         for earlier in range(task):
             own = self.scenario.splits[earlier].sizes
-            kept += own if unlimited else np.minimum(own, self.scenario.quotas(earlier))
+            kept += own if unlimited else np.minimum(own, self.scenario.quotas(earlier, self.asked_at_end(earlier)))
         return kept
+
+    def asked_at_end(self, task: int) -> Ids:
+        """Clients that are asked at the end of a task."""
+        return self.scenario.asked_at_end(task, self.rounds)
 
     def crossings(self, task: int, entry: str, sent: Sent | None) -> float:
         """Return a number in proportion to the bytes of an entry in a task.
@@ -57,10 +61,8 @@ class Workload:
         Between two workloads of the same task all other sizes are the same.
         """
         direction, op, name = entry.split("/", 2)
-        present = np.zeros(self.scenario.num_clients, dtype=np.int64)
-        present[self.scenario.present(task)] = 1
         if op != "train":
-            return float((present * self._client_sizes(task, sent)).sum())
+            return float(self._client_sizes(task, sent)[self.asked_at_end(task)].sum())
         turns = self.turns(task, sent is not None and sent.times == "S")
         if name.startswith(SHARED):
             return float((turns > 0).sum())

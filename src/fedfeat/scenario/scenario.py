@@ -103,6 +103,12 @@ class Scenario:
         rng = rng_at(self.seed, "participation", task, round)
         return here[np.sort(rng.choice(len(here), wanted, replace=False, shuffle=False))]
 
+    def asked_at_end(self, task: int, rounds: int) -> Ids:
+        """Increasing ids of the clients that are asked at the end of a task that has so many rounds."""
+        if self.settings.asked_at_end == "present" or rounds == 0:
+            return self.present_clients[task]
+        return np.unique(np.concatenate([self.participants(task, round) for round in range(rounds)]))
+
     def counts(self, task: int) -> Ids:
         """Samples of this task per client (rows) and internal class (columns, all classes)."""
         split = self.splits[task]
@@ -118,9 +124,9 @@ class Scenario:
         arrival = np.argsort(self.class_order).astype(np.int64)
         return arrival[np.asarray(labels, dtype=np.int64)]
 
-    def quotas(self, task: int) -> Ids:
-        """Exemplars each registered client may keep from this task; 0 for clients that have not joined."""
-        here, budget = self.present_clients[task], self.settings.budget
+    def quotas(self, task: int, asked: Ids | None = None) -> Ids:
+        """Exemplars each registered client may keep from this task; 0 for those not asked, by default not present."""
+        here, budget = self.present_clients[task] if asked is None else asked, self.settings.budget
         shared = self.settings.budget_scope == "global_per_task"
         quotas = np.zeros(self.num_clients, dtype=np.int64)
         quotas[here] = even_sizes(budget, len(here)) if shared else budget

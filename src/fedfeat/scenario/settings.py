@@ -68,6 +68,11 @@ class ScenarioSettings(Settings):
         default=1.0,
         description="clients per round: 0.4 is a fraction of those present, 4 a number; 1.0 is all, 1 is one",
     )
+    asked_at_end: Literal["present", "participants"] = Field(
+        default="present",
+        description="clients that are asked at the end of a task, for exemplars above all: all that are present, or "
+        "those that were drawn for one of its rounds, who then share the budget",
+    )
     joins: dict[str, int] = Field(
         default_factory=dict,
         description='late clients and the task they join in, e.g. { "3" = 2, "50-99" = 4 }; others: 1',

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 import shlex
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from figure_toys import outcome
 from typer.testing import CliRunner
 
-from fedfeat.cli import app
+from fedfeat.cli import app, paper_figures
+from fedfeat.config import Config
 from fedfeat.core.errors import FedfeatError
+from fedfeat.runs.sweep import Planned, RunOutcome
+from fedfeat_reproduction.experiments import QUICK_MARK
+from fedfeat_reproduction.figures import FIGURES, write_numbers
 
 FAST = ["--set", "train.rounds=2", "--set", "train.local_epochs=1"]
 
@@ -83,3 +92,35 @@ def test_a_figure_that_was_not_made_yet(options: list[str], tmp_path: Path, monk
     advice = f"figure-7 has not been made here; run: fedfeat paper run figure-7 {shlex.join(options)}"
     with pytest.raises(FedfeatError, match=f"{re.escape(advice)}$"):
         command("show", "figure-7", *options)
+
+
+def test_figures_are_drawn_from_real_numbers_where_there_are_some_and_marked_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = tmp_path / "results" / "figures"
+    runs = [outcome(c, [60.0, 50.0]) for c in FIGURES["figure-8"].configs(False, (2023,)) if c.data.name == "cifar10"]
+    write_numbers(FIGURES["figure-8"], runs, real)
+    trained: list[Config] = []
+
+    def finish(planned: Sequence[Planned], *args: Any, **kwargs: Any) -> list[RunOutcome]:
+        trained.extend(run.config for run in planned)
+        return [replace(outcome(run.config, [70.0, 40.0]), path=run.path) for run in planned]
+
+    monkeypatch.setattr(paper_figures, "finish_all", finish)
+    out = tmp_path / "drawn"
+    options = ["--out", str(out), "--results", str(tmp_path / "results")]
+    told = command("figures", "figure-8", "figure-5", "figure-6", *options)
+    assert f"{out / 'figure-8.pdf'}  numbers of real runs" in told
+    assert f"{out / 'figure-5.pdf'}  built-in digits" in told
+    assert {c.data.name for c in trained} == {"digits"}
+    assert len(trained) == 3 * 4, "figures 5 and 6 share runs"
+    assert "mark" not in json.loads((out / "figure-8.json").read_text())
+    marked = json.loads((out / "figure-5.json").read_text())
+    assert marked["mark"] == QUICK_MARK
+    del marked["mark"]
+    (real / "figure-5.json").write_text(json.dumps(marked))
+    before = (out / "figure-5.svg").read_bytes()
+    command("figures", "figure-5", *options)
+    assert (out / "figure-5.svg").read_bytes() != before, "the mark is part of the drawing"
+    with pytest.raises(FedfeatError, match="figure-11: no such figure; did you mean 'figure-1"):
+        command("figures", "figure-11", *options)

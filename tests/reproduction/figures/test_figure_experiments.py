@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from fedfeat.config import make_config
@@ -12,8 +14,10 @@ from fedfeat_reproduction.figures import FIGURES, FigureOptions, experiments_of
 from fedfeat_reproduction.figures.curves import METHODS
 from fedfeat_reproduction.figures.experiments import CIFAR10, configured, narrowed, published_accuracy
 
-COUNTS = {3: 2, 4: 2, 5: 3 * 4, 6: (3 + 3 + 2) * 4, 7: 1 + 3 * 3 * 2, 8: 3 * 4 * 4, 9: 2, 10: 1}
-QUICK = {3: 2, 4: 2, 5: 4, 6: 3 * 4, 7: 1 + 3 * 3 * 2, 8: 4 * 4, 9: 2, 10: 1}
+COUNTS = {"3": 2, "4": 2, "5": 3 * 4, "6": (3 + 3 + 2) * 4, "7": 1 + 3 * 3 * 2, "8": 3 * 4 * 4, "9": 2, "10": 1}
+QUICK = {"3": 2, "4": 2, "5": 4, "6": 3 * 4, "7": 1 + 3 * 3 * 2, "8": 4 * 4, "9": 2, "10": 1}
+COUNTS |= {f"{number}-text": COUNTS[number] for number in "67"}
+QUICK |= {f"{number}-text": QUICK[number] for number in "67"}
 KEPT = {"figure-3", "figure-4", "figure-9", "figure-10"}
 
 
@@ -22,7 +26,7 @@ def identities(name: str, quick: bool = False, seeds: tuple[int, ...] = (2023,))
 
 
 @pytest.mark.parametrize("number", COUNTS)
-def test_how_many_and_all_different(number: int) -> None:
+def test_how_many_and_all_different(number: str) -> None:
     name = f"figure-{number}"
     assert len(identities(name)) == len(FIGURES[name].configs(False, (2023,))) == COUNTS[number]
     assert len(identities(name, quick=True)) == len(FIGURES[name].configs(True, (2023,))) == QUICK[number]
@@ -57,6 +61,15 @@ def test_settings_of_the_sweeps() -> None:
         *(("cifar100", b) for b in (500, 1000, 1500)),
         *(("tiny-imagenet", b) for b in (250, 500)),
     }
+    text = {(c.data.name, c.scenario.budget) for c in FIGURES["figure-6-text"].configs(False, (0,))}
+    assert text == {
+        *(("cifar10", b) for b in (100, 150, 300)),
+        *(("cifar100", b) for b in (125, 250, 500)),
+        *(("tiny-imagenet", b) for b in (250, 500)),
+    }
+    grid = [c.to_table()["feat"] for c in FIGURES["figure-7-text"].configs(False, (0,)) if c.method != "fedcbdr"]
+    points = {(feat["gsa"]["lambda"], feat["egc"]["rho"], feat["gsa"]["tau"]) for feat in grid}
+    assert points == set(product((1.0, 5.0, 10.0), (0.5, 0.7, 0.9), (0.1, 0.5)))
     epochs = [c.train.local_epochs for c in FIGURES["figure-8"].configs(False, (0,))]
     assert {e: epochs.count(e) for e in set(epochs)} == {1: 12, 2: 12, 5: 12, 10: 12}
     ten = [c for c in FIGURES["figure-5"].configs(False, (0,)) if c.scenario.tasks == 10]

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfeat.algorithm.client import EXEMPLARS, Client
+from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.repeat import Work
@@ -198,7 +198,7 @@ class CudaEngine(InProcessEngine):
             if network.head.num_classes < self.scenario.seen_classes(task):
                 network.head.grow(self.scenario.seen_classes(task), task)
         train = self.config.train
-        capacity = max(self._largest_local_set() * train.local_epochs, STEPS_TO_CAPTURE * train.batch)
+        capacity = max(self.largest_local_set() * train.local_epochs, STEPS_TO_CAPTURE * train.batch)
         least, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]
         return Replica(
             self, self.arithmetic, network, capacity, stream_priority(number, least, max(greatest, MOST_URGENT))
@@ -218,14 +218,6 @@ class CudaEngine(InProcessEngine):
         """Return the images per second that the GPU's matrix units alone would allow."""
         peak = matrix_peak(self.device, self.config.engine.precision)
         return peak / (3 * flops_per_image(self.network, self.dataset.image_shape))
-
-    def _largest_local_set(self) -> int:
-        largest = 0
-        sizes, repeated = self.scenario.splits[self.task].sizes, self.config.train.repeat_exemplars
-        for client in self.scenario.present(self.task):
-            kept = self.states.get(int(client), {}).get(EXEMPLARS)
-            largest = max(largest, int(sizes[client]) + (repeated * len(kept) if isinstance(kept, Tensor) else 0))
-        return max(largest, 1)
 
 
 def need_gpu(device: torch.device) -> None:

@@ -32,6 +32,14 @@ class Backwards(InProcessEngine):
         yield from sorted(replies.items())
 
 
+class AtOnce(InProcessEngine):
+    """Lets clients make every choice when they are asked, as a federation does."""
+
+    def __init__(self, config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> None:
+        super().__init__(config, dataset, scenario, method)
+        self.can_wait.clear()
+
+
 class BothWays(InProcessEngine, ABC):
     """Trains clients one by one and in a second way; the run goes on from the former, so rounding does not add up."""
 
@@ -54,6 +62,8 @@ class BothWays(InProcessEngine, ABC):
             return
         other = self.other
         other.round, other.shared = self.round, self.shared
+        for client in requests:
+            self.settle(client)
         other.states = {client: dict(state) for client, state in self.states.items()}
         theirs = kept(other.ask(op, requests))
         self.used += self.in_another_way(requests)

@@ -13,7 +13,8 @@ from fedfeat.runs.contract.trial import Trial
 
 THE_CONTRACT = (
     *(running.runs, running.learns, running.shared_start),
-    *(repeating.random, repeating.again, repeating.resumes, repeating.client_order, repeating.seeds),
+    *(repeating.random, repeating.again, repeating.resumes, repeating.client_order),
+    *(repeating.by_address, repeating.seeds),
     *(exchanging.sends, exchanging.own_samples, exchanging.budget, exchanging.counted, exchanging.drop_outs),
     *(clients.odd_clients, clients.nobody),
     *(streams.blurry, streams.pace, streams.domains),

@@ -84,6 +84,8 @@ class Observed:
 
     def _rows(self, op: str, client_id: int, reply: Payload) -> str | None:
         """Return which entry has another number of rows than the client's samples, or the classes that it holds."""
+        if not reply:  # a client that is looked at would make the choices that wait
+            return None
         client = self.engine.client(client_id)
         known = {"n": len(client.samples), "h": len(torch.unique(client.labels(client.local_set)))}
         for name, value in reply.items():

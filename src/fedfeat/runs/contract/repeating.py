@@ -7,7 +7,7 @@ from contextlib import suppress
 import torch
 
 from fedfeat.config.plugins import forget
-from fedfeat.runs.contract.both_ways import Backwards
+from fedfeat.runs.contract.both_ways import AtOnce, Backwards
 from fedfeat.runs.contract.compare import difference, first_difference
 from fedfeat.runs.contract.generators import Lookout
 from fedfeat.runs.contract.memory import remembered
@@ -61,6 +61,20 @@ def client_order(trial: Trial) -> None:
     told = difference(trial.reference.folder, trial.run(factory=Backwards).folder)
     if told is not None:
         raise _broken(trial, f"with clients asked from the last to the first, {told}", f"clients share nothing; {KEEP}")
+
+
+@promise(
+    "by address", "a choice of exemplars that says it can wait is the same when it is made later", needs=("again",)
+)
+def by_address(trial: Trial) -> None:
+    """Let clients choose at once, where the other runs let them choose when they take part again."""
+    steps = [step for step in trial.built.task_end_steps() if getattr(step, "by_address", False)]
+    told = difference(trial.run(factory=AtOnce).folder, trial.second.folder) if steps else None
+    if told is not None:
+        ops = (op for step in steps for op in step.ops().values())
+        line = next((where for op in ops if (where := trial.source.of_function(op))), None)
+        advice = "keep quota samples, drawn from client.seed, client.task and client.id alone, or leave by_address out"
+        raise Broken(f"with exemplars that are chosen when a client takes part again, {told}", advice, line)
 
 
 @promise("seed", "another seed gives other losses in every round")

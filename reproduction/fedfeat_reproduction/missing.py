@@ -1,0 +1,197 @@
+"""What is left to run of tables, figures and choices, and what that would cost on the GPU of the records."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedfeat.config import Config, differing_keys, make_config
+from fedfeat.config.presets import PRESETS
+from fedfeat.core.errors import FedfeatError
+from fedfeat.core.settings import flatten
+from fedfeat.data.load import find_dataset
+from fedfeat.methods import compose
+from fedfeat.runs.identity import deciding_settings, identity
+from fedfeat_reproduction import choices, effects
+from fedfeat_reproduction.experiments import TableRuns, engine_overrides
+from fedfeat_reproduction.figures import FIGURES, PaperFigure, experiments_of
+from fedfeat_reproduction.records import Record
+from fedfeat_reproduction.results import RecordIndex, setting_of
+from fedfeat_reproduction.tables import TABLES, PaperTable
+
+TRAINING_IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "tiny-imagenet": 25_000}
+# What runs share, from the nearest to any: the first kind of which there is a record tells what a run takes.
+KINDS = (("cell", "method", "work"), ("cell", "method"), ("split", "method"), ("cell",), ("split",), ("data",), ())
+NOTE = (
+    "GPU minutes are of the machine of the records. ~ marks an estimate: no run of the same cell, method and length is "
+    "recorded, so others are scaled by the pixels that are trained on; what a method does besides, such as making "
+    "images, is known only where it was recorded."
+)
+MARGIN = 1.05  # of a queue, beyond what a run is reckoned to take
+
+
+class Cost(NamedTuple):
+    """Seconds on the GPU of the records; an estimate unless the same method was recorded there, as long."""
+
+    seconds: float
+    estimated: bool
+
+
+@dataclass(frozen=True)
+class Needed:
+    """A cell of a table, a figure or the choices: how many numbers it has, how many are ours, which runs are left."""
+
+    name: str
+    cell: str
+    numbers: int
+    ours: int
+    missing: tuple[str, ...]  # numbers without one of ours, by the paper's names
+    runs: tuple[Config, ...]
+    refused: tuple[str, ...] = ()  # why some cannot be run here
+
+
+class Costs:
+    """What runs take, from what recorded ones took: in proportion to the pixels that are trained on."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        on_gpu = [kept for kept in records if kept.environment.get("gpu") and kept.seconds]
+        overheads = [kept.wall_seconds / kept.seconds for kept in on_gpu if kept.wall_seconds]
+        overhead = statistics.median(overheads) if overheads else 1.0
+        self.known: list[tuple[dict[str, Any], float]] = []
+        for kept in on_gpu:
+            about = _about(kept.parsed_config())
+            self.known.append((about, (kept.wall_seconds or overhead * kept.seconds) / about["work"]))
+
+    def of(self, config: Config) -> Cost | None:
+        """Return what a run would take; None where nothing was recorded on a GPU."""
+        wanted = _about(config)
+        for kind in KINDS:
+            rates = [rate for about, rate in self.known if all(about[key] == wanted[key] for key in kind)]
+            if rates:
+                return Cost(statistics.median(rates) * wanted["work"], kind != KINDS[0])
+        return None
+
+    def total(self, runs: Iterable[Config]) -> Cost | None:
+        """Return what runs take together."""
+        costs = [self.of(config) for config in runs]
+        known = [cost for cost in costs if cost is not None]
+        return (
+            Cost(sum(c.seconds for c in known), any(c.estimated for c in known)) if len(known) == len(costs) else None
+        )
+
+
+def _about(config: Config) -> dict[str, Any]:
+    scenario, data = config.scenario, config.data.name
+    shape, tasks = find_dataset(data).shape or (1, 1, 1), scenario.tasks
+    images = TRAINING_IMAGES.get(data, 1) + _replays(config.method) * scenario.budget * tasks * (tasks - 1) // 2
+    split = f"{data}-{tasks}"
+    return {
+        "data": data,
+        "split": split,
+        "cell": f"{split}-beta{scenario.beta:g}-k{scenario.clients}",
+        "method": config.method,
+        "work": config.train.rounds * config.train.local_epochs * images * shape[0] * shape[1],
+    }
+
+
+@cache
+def _replays(method: str) -> bool:
+    try:
+        return compose(method, {}).replay is not None
+    except FedfeatError:
+        return True  # its settings are not at hand; what stands first in a name is a base that replays
+
+
+def needed(index: RecordIndex, results: Path, seeds: Sequence[int]) -> Iterator[Needed]:
+    """Yield what is there and what is left, for every cell of every table, every figure, and the choices."""
+    for table in TABLES.values():
+        yield from _of_table(table, index, seeds)
+    for figure in FIGURES.values():
+        yield _of_figure(figure, index, results, seeds)
+    yield _of_choices(index, seeds)
+
+
+def _of_table(table: PaperTable, index: RecordIndex, seeds: Sequence[int]) -> Iterator[Needed]:
+    for cell in dict.fromkeys(entry.cell for entry in table.entries):
+        entries = [entry for entry in table.entries if entry.cell == cell]
+        there = {entry: index.seeds(entry) for entry in entries}
+        runs: list[Config] = []
+        refused: dict[str, None] = {}
+        for seed in seeds:
+            try:
+                found, reasons = TableRuns((seed,)).configs([entry for entry in entries if seed not in there[entry]])
+            except FedfeatError as error:
+                found, reasons = [], [str(error)]
+            runs += found
+            refused |= dict.fromkeys(reasons)
+        without = dict.fromkeys(entry.label for entry in entries if not there[entry])
+        ours = sum(bool(seeds_there) for seeds_there in there.values())
+        yield Needed(table.name, cell.name, len(entries), ours, tuple(without), tuple(runs), tuple(refused))
+
+
+def drawn_numbers(figure: PaperFigure, results: Path) -> Path:
+    """Return where the numbers of a figure lie that was made of real runs."""
+    return results / "figures" / f"{figure.name}.json"
+
+
+def _of_figure(figure: PaperFigure, index: RecordIndex, results: Path, seeds: Sequence[int]) -> Needed:
+    """Return what a figure needs; models are in no record, so what is drawn from them is run unless it was drawn."""
+    if drawn_numbers(figure, results).is_file():
+        return Needed(figure.name, "", 1, 1, (), ())
+    runs = experiments_of(figure, False, seeds)
+    left = tuple(config for config in runs if config.run.keep_models or not _recorded(index, config))
+    return Needed(figure.name, "", 1, 0 if left else 1, (), left)
+
+
+def _of_choices(index: RecordIndex, seeds: Sequence[int]) -> Needed:
+    shared, among = choices.ChoiceRuns(), effects.indices(index.records)
+    alternatives = [a for a in choices.choose_alternatives() if shared.objection(a) is None]
+    without = [a for a in alternatives if not effects.find_pairs(a, shared, among)]
+    left = tuple(config for config in shared.configs(alternatives, seeds) if not _recorded(index, config))
+    names = tuple(dict.fromkeys(a.choice.name for a in without))
+    return Needed(choices.CHOICES, "", len(alternatives), len(alternatives) - len(without), names, left)
+
+
+def _recorded(index: RecordIndex, config: Config) -> bool:
+    return config.seed in index.by_setting.get((setting_of(config), config.method), {})
+
+
+def queue_lines(needs: Sequence[Needed], costs: Costs, seeds: Sequence[int]) -> Iterator[str]:
+    """Yield lines for ``fedfeat queue``, each run once: the first seed of everything before the second of anything."""
+    told: set[str] = set()
+    for seed in seeds:
+        for need in needs:
+            lines = []
+            for config in need.runs:
+                if config.seed == seed and identity(config) not in told:
+                    told.add(identity(config))
+                    lines.append(_queue_line(config, costs.of(config)))
+            if lines:
+                yield f"# {' '.join([need.name, need.cell]).strip()}, seed {seed}"
+                yield from lines
+
+
+def _queue_line(config: Config, cost: Cost | None) -> str:
+    """Return the seconds and the command: the preset of the data set and tasks, and all that is not as there."""
+    preset = f"{config.data.name.removesuffix('-imagenet')}-{config.scenario.tasks}"
+    start = make_config(PRESETS[preset].table(), [f"method={config.method}"])
+    ours, theirs = deciding_settings(config, without=("engine",)), deciding_settings(start, without=("engine",))
+    values = flatten(ours)
+    changes = [f"method={config.method}", *(f"{k}={json.dumps(values.get(k))}" for k in differing_keys(ours, theirs))]
+    if config.run.keep_models:
+        changes.append("run.keep_models=true")
+    words = [word for change in (*engine_overrides("cuda", None), *changes) for word in ("--set", change)]
+    seconds = 600 if cost is None else 5 * math.ceil(MARGIN * cost.seconds / 5)
+    return f"{seconds} {shlex.join(['run', preset, *words])}"
+
+
+def minutes(cost: Cost | None) -> str:
+    """Return GPU minutes as text; ``~`` marks an estimate."""
+    return "?" if cost is None else f"{'~' * cost.estimated}{cost.seconds / 60:.0f}" if cost.seconds else ""

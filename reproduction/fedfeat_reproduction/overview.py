@@ -1,0 +1,117 @@
+"""All cells of the main table at a glance, and what accuracy costs in bytes: FEAT_F as published, ours, our recipe."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from fedfeat.config.presets import Cell
+from fedfeat_reproduction import recommended
+from fedfeat_reproduction.choices import DEFAULTS
+from fedfeat_reproduction.records import Record
+from fedfeat_reproduction.results import OTHER_FORMS, RecordIndex, SeedMean, reads
+from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, Value
+
+FEAT_F, FEDCBDR = "fedcbdr+feat", "fedcbdr"
+LENGTHS = (100, 40, 20)  # rounds a task; of our recipe the longest that was run counts
+
+
+@dataclass(frozen=True)
+class CellFigures:
+    """One cell: FEAT_F as published, and ours, and our recipe with the rounds that it had."""
+
+    cell: Cell
+    published: Value
+    ours: SeedMean | None
+    recipe: SeedMean | None
+    rounds: int | None
+
+
+@dataclass(frozen=True)
+class TrafficPoint:
+    """What a method reached in a cell with so many rounds a task, and what each client sent and received for it."""
+
+    cell: Cell
+    method: str
+    rounds: int
+    accuracy: SeedMean
+    bytes_per_client: float
+    images: str  # of the records: only points of the same ones are joined
+
+
+def figures_by_cell(index: RecordIndex) -> list[CellFigures]:
+    """Return all cells of the main table, in its order."""
+    found = []
+    for entry in TABLES[MAIN].entries:
+        if entry.method == FEAT_F and entry.published is not None:
+            recipe, rounds = _longest(index, entry.cell)
+            found.append(CellFigures(entry.cell, entry.published, index.row(entry).ours, recipe, rounds))
+    return found
+
+
+def _longest(index: RecordIndex, cell: Cell) -> tuple[SeedMean | None, int | None]:
+    entry = PaperEntry(recommended.METHOD, recommended.METHOD, cell, None)
+    for rounds in LENGTHS:
+        figure = index.with_settings((*recommended.SETTINGS, f"train.rounds={rounds}")).row(entry).ours
+        if figure is not None:
+            return figure, rounds
+    return None, None
+
+
+def in_words(cells: Sequence[CellFigures]) -> str:
+    """Say in how many cells ours and the recipe were run, and how they compare with the published FEAT_F."""
+    compared = {
+        "Our FEAT_F": [(c.ours, c.published) for c in cells],
+        f"Our recipe `{recommended.METHOD}`": [(c.recipe, c.published) for c in cells],
+    }
+    return " ".join(f"{name} {_compared(pairs)}." for name, pairs in compared.items())
+
+
+def _compared(pairs: Iterable[tuple[SeedMean | None, Value]]) -> str:
+    pairs = list(pairs)
+    apart = [(figure.mean - value.mean, value.std or 0.0) for figure, value in pairs if figure is not None]
+    told = f"was run in {len(apart)} of {len(pairs)} cells"
+    if not apart:
+        return told
+    points = [difference for difference, _ in apart]
+    above, within = sum(p > 0 for p in points), sum(abs(p) <= std for p, std in apart)
+    away = f"{statistics.fmean(points):+.1f} points in the mean and {statistics.fmean(map(abs, points)):.1f} away"
+    counts = f"above the published FEAT_F in {above}, below in {sum(p < 0 for p in points)}"
+    return f"{told}: {counts}, within its deviation in {within}; {away}"
+
+
+def traffic_points(index: RecordIndex) -> list[TrafficPoint]:
+    """Return what was recorded of the recipe, of FEAT_F and of FedCBDR with each length, for skew 0.5 and 5 clients."""
+    cells = [e.cell for e in TABLES[MAIN].entries if e.method == FEAT_F and (e.cell.beta, e.cell.clients) == (0.5, 5)]
+    return [
+        TrafficPoint(cell, method, rounds, SeedMean(tuple(v for _, v in found)), _bytes(found), found[0][0].images)
+        for cell in cells
+        for method in (recommended.METHOD, FEAT_F, FEDCBDR)
+        for rounds in sorted(LENGTHS)
+        if (found := _recorded(index, cell, method, rounds))
+    ]
+
+
+def _recorded(index: RecordIndex, cell: Cell, method: str, rounds: int) -> list[tuple[Record, float]]:
+    """Return runs with their accuracies: as by default today, as the cell has it, or in the first other form."""
+    entry = PaperEntry(method, method, cell, None)
+    for changes in _forms(method):
+        found = index.with_settings((*changes, f"train.rounds={rounds}")).runs_of(entry)
+        if found:
+            return found
+    return []
+
+
+def _forms(method: str) -> Iterator[tuple[str, ...]]:
+    if method == recommended.METHOD:
+        yield recommended.SETTINGS
+        return
+    yield tuple(f"{key}={json.dumps(value)}" for key, value in DEFAULTS.items())
+    yield ()
+    yield from (changes for changes in OTHER_FORMS.values() if reads(method, changes))
+
+
+def _bytes(found: Sequence[tuple[Record, float]]) -> float:
+    return statistics.fmean((kept.bytes_up + kept.bytes_down) / kept.config["scenario"]["clients"] for kept, _ in found)

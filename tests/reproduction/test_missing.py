@@ -1,0 +1,103 @@
+"""What is left to run: counted by seed, priced from records, and printed as a queue that can be run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from paper_command import paper
+from paper_records import MakeRecord
+
+from fedfeat.cli.queue import read_queue
+from fedfeat.config import make_config
+from fedfeat.config.presets import Cell, experiment
+from fedfeat.core.errors import FedfeatError
+from fedfeat.runs.identity import identity
+from fedfeat_reproduction.missing import Cost, Costs, Needed, minutes, needed, queue_lines
+from fedfeat_reproduction.records import Record, write_record
+from fedfeat_reproduction.results import RecordIndex
+from fedfeat_reproduction.tables import MAIN
+
+CELL = Cell("cifar10", 5, 0.5)
+SEEDS = (2023, 2024)
+
+
+def of_main(records: list[Record], cell: Cell = CELL) -> Needed:
+    found = needed(RecordIndex(records), Path("nowhere"), SEEDS)
+    return next(need for need in found if (need.name, need.cell) == (MAIN, cell.name))
+
+
+def cost_of(records: list[Record], method: str, cell: Cell = CELL, *changes: str) -> Cost:
+    cost = Costs(records).of(make_config(experiment(cell, method), changes))
+    assert cost is not None
+    return cost
+
+
+def test_a_run_is_left_until_every_seed_of_its_number_is_there(make_record: MakeRecord) -> None:
+    assert len(of_main([]).runs) == 9 * len(SEEDS)
+    one = of_main([make_record("fedcbdr+feat", 70.0)])
+    assert (one.numbers, one.ours) == (9, 1)
+    assert "FEAT_F" not in one.missing
+    assert [(c.method, c.seed) for c in one.runs if c.method == "fedcbdr+feat"] == [("fedcbdr+feat", 2024)]
+    both = of_main([make_record("fedcbdr+feat+calibrate", 70.0, seed=seed) for seed in SEEDS])
+    assert not [c for c in both.runs if c.method == "fedcbdr+feat"], "a calibrated run tells the figure, too"
+    other = of_main([make_record("fedcbdr+feat", 70.0, overrides=("train.rounds=40",))])
+    assert other.ours == 0, "a run of other length is another number"
+
+
+def test_a_run_costs_what_the_same_one_took_and_otherwise_in_proportion(make_record: MakeRecord) -> None:
+    records = [
+        make_record("fedcbdr", 60.0, seconds=100.0, wall_seconds=110.0),
+        make_record("fedcbdr", 60.0, seed=2024, seconds=140.0),  # its time with loading is not known
+        make_record("finetune", 20.0, seconds=1.0, environment={"cpus": 2}),
+    ]
+    assert cost_of(records, "fedcbdr") == Cost(pytest.approx((110 + 1.1 * 140) / 2), estimated=False)
+    assert cost_of(records, "fedcbdr", CELL, "train.rounds=40") == Cost(pytest.approx(0.4 * 132), estimated=True)
+    # Without exemplars 50,000 images in place of 53,000 of a task's epochs on average; on a CPU nothing is learnt.
+    assert cost_of(records, "finetune") == Cost(pytest.approx(132 * 50 / 53), estimated=True)
+    tiny = cost_of(records, "fedcbdr", Cell("tiny", 5, 0.5))
+    assert tiny == Cost(pytest.approx(132 * 4 * 30 / 53), estimated=True), "half the images and four times the pixels"
+    assert Costs(records[2:]).of(make_config(experiment(CELL, "fedcbdr"))) is None
+    assert [minutes(c) for c in (None, Cost(0, True), Cost(90, False), Cost(600, True))] == ["?", "", "2", "~10"]
+
+
+def test_a_run_that_was_recorded_in_its_own_cell_tells_more_than_others(make_record: MakeRecord) -> None:
+    records = [
+        make_record("fedcbdr", 60.0, seconds=100.0, wall_seconds=100.0),
+        make_record("fedlwf", 60.0, seconds=300.0, wall_seconds=300.0),
+        make_record("fedcbdr", 60.0, cell=Cell("cifar10", 5, 1.0), seconds=700.0, wall_seconds=700.0),
+    ]
+    assert cost_of(records, "fedlwf", CELL, "train.rounds=20").seconds == pytest.approx(60)
+    assert cost_of(records, "fedlwf", Cell("cifar10", 5, 0.5, 10)).seconds == pytest.approx(300)
+    assert cost_of(records, "fedcbdr", Cell("cifar10", 5, 1.0)).seconds == pytest.approx(700)
+
+
+def test_the_queue_has_every_run_once_and_is_understood(make_record: MakeRecord, tmp_path: Path) -> None:
+    records = [make_record("fedcbdr+feat", 70.0, seconds=100.0)]
+    needs = list(needed(RecordIndex(records), Path("nowhere"), SEEDS))
+    lines = list(queue_lines(needs, Costs(records), SEEDS))
+    runs = {identity(c): c for need in needs for c in need.runs}
+    assert len([line for line in lines if line[0] != "#"]) == len(runs)
+    seeds = [2024 if "seed=2024" in line else 2023 for line in lines if line[0] != "#"]
+    assert seeds == sorted(seeds), "the first seed of everything comes first"
+    file = tmp_path / "queue.txt"
+    file.write_text("\n".join([*lines[:12], *lines[-60::7]]))
+    for entry in read_queue(file, tmp_path):
+        config = entry.run.config.model_copy(update={"engine": type(entry.run.config.engine)()})
+        assert identity(config) in runs
+        assert entry.run.config.engine.name == "cuda"
+        assert entry.seconds >= 5
+
+
+def test_what_is_recorded_leaves_the_list_and_the_queue(make_record: MakeRecord, elsewhere: Path) -> None:
+    write_record(make_record("fedcbdr", 60.0, cell=Cell("cifar100", 5, 0.1), seconds=120.0), elsewhere / "results")
+    shown = paper("list", "table-ablation", "--seeds", "1").output
+    assert "cifar100-5-beta0.1-k5  5        1     2          ~" in shown
+    assert "+ETF, " in shown
+    assert "figure-3" not in shown
+    queue = paper("list", "table-ablation", "--seeds", "1", "--queue").stdout
+    assert queue.startswith("# table-ablation cifar10-3-beta0.5-k5, seed 2023\n")
+    assert "run cifar100-5" in queue
+    assert "--set method=fedcbdr --set scenario.beta=0.1" not in queue
+    with pytest.raises(FedfeatError, match="table-ablatio: no such table or figure; did you mean 'table-ablation'"):
+        paper("list", "table-ablatio")
