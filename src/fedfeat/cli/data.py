@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fedfeat.core.errors import DataError
 from fedfeat.data.dataset import summarise
-from fedfeat.data.download import DOWNLOADS, fetch
+from fedfeat.data.download import DOWNLOADS, addresses, fetch
 from fedfeat.data.download import Progress as Report
 from fedfeat.data.load import DATASETS, find_dataset, find_source, list_datasets, load_dataset
 from fedfeat.data.settings import DataSettings, download_folder
@@ -25,22 +25,28 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.command("get")
 def get_command(
-    name: Annotated[str, typer.Argument(help="cifar10, cifar100 or tiny-imagenet")],
-    to: Annotated[Path | None, typer.Option(help="folder to put the archive in")] = None,
-    url: Annotated[str | None, typer.Option(help="a mirror of the official archive", envvar="FEDFEAT_DATA_URL")] = None,
+    name: Annotated[str, typer.Argument(help="a data set that 'fedfeat data list' says needs a download")],
+    to: Annotated[Path | None, typer.Option(help="folder to put the files in")] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="a mirror: of the official file, or a folder where there are several", envvar="FEDFEAT_DATA_URL"
+        ),
+    ] = None,
 ) -> None:
-    """Download the official archive of a data set; an interrupted download resumes."""
+    """Download the official files of a data set; an interrupted download resumes."""
     needs = find_dataset(name).needs
     if needs == "nothing":
         typer.echo(f"{name} is built in, nothing to download")
         return
     if needs == "path":
         raise DataError(f"{name} stands for your own data and has no download; choose {', '.join(DOWNLOADS)}")
-    official = DOWNLOADS[name]
-    target = (to.expanduser() if to else download_folder(name)) / official.file_name
-    with _progress(official.file_name) as report:
-        fetch(url or official.url, target, official.md5, report)
-    typer.echo(f"{name}: {target}" + (f"; use it with data.path = {json.dumps(str(target))}" if to else ""))
+    folder, official = to.expanduser() if to else download_folder(name), DOWNLOADS[name]
+    for file, address in zip(official, addresses(name, url), strict=True):
+        with _progress(file.file_name) as report:
+            fetch(address, folder / file.file_name, file.md5, report)
+    there = str(folder if len(official) > 1 else folder / official[0].file_name)
+    typer.echo(f"{name}: {there}" + (f"; use it with data.path = {json.dumps(there)}" if to else ""))
 
 
 @contextmanager

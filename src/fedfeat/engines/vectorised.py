@@ -46,6 +46,8 @@ class VectorisedClients:
         # A training op that somebody wrapped, say to let clients drop out, has to be called.
         if wanted == OFF or not isinstance(engine.ops["train"], LocalTraining) or not engine.method.steps_alike:
             return False
+        if not engine.train_images.resident:
+            return False  # captured steps read images on the device
         samples = [n for k in requests if (n := self._samples(k))]
         # Attention has no kernel for a stack of models, so a transformer is stacked only if asked for.
         worth_a_look = len(samples) >= FEWEST_CLIENTS and engine.device.type in SMALL_STEP

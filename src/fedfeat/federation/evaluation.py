@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedfeat.federation.energies import BINS, EnergyMeter
 from fedfeat.federation.exchange import Exchange
 from fedfeat.models import Network, Outputs
 
+MOST_VALUES = 2**23  # of the images that are evaluated at once
 AT_ONCE = 32  # batches that are corrected and counted together, in many small steps
 EVALUATE = "evaluate"
 TABLES, ENERGIES = "tables", "energies"
@@ -51,8 +53,9 @@ HELD = {
 def count(
     network: Network, images: DeviceImages, seen: Seen, method: Method, known: Known, *, batch: int = 512
 ) -> Tables:
-    """Return the confusion tables on all test images of the classes seen so far."""
+    """Return the confusion tables on all test images of the classes seen so far; of large ones, fewer at once."""
     network.eval()
+    batch = max(min(batch, MOST_VALUES // math.prod(images.images.shape[1:])), 1)
     predictions = [method.predict, *method.variants.values()]
     tables = torch.zeros(1 + len(predictions), seen.num_classes**2, dtype=torch.long, device=images.device)
     meter = EnergyMeter.of(network, method, seen, known)
