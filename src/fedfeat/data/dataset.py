@@ -221,7 +221,7 @@ def fingerprint(dataset: Dataset) -> str:
     return digest.hexdigest()
 
 
-def chunks(images: np.ndarray[Any, Any], size: int = 1 << 24) -> Iterator[np.ndarray[Any, Any]]:
+def chunks(images: np.ndarray[Any, Any], size: int = 1 << 22) -> Iterator[np.ndarray[Any, Any]]:
     """Yield parts of about ``size`` bytes, in order; of a memory map no more than that is held at a time."""
     each = max(size // max(images[:1].nbytes, 1), 1)
     for start in range(0, len(images), each):
