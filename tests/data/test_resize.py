@@ -6,7 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from fedfeat.cli.data import app
 from fedfeat.config import make_config
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.data.images import fit_image
@@ -39,6 +41,14 @@ def test_training_sees_what_prediction_sees(photos: Path, how: str):
     files = sorted((photos / "train").rglob("*.JPEG"))
     for image, file in zip(found.train_images, files, strict=True):
         np.testing.assert_array_equal(image, fit_image(file, (16, 16, 3), how))
+
+
+def test_check_takes_the_size(photos: Path):
+    result = CliRunner().invoke(
+        app, ["check", "folder", "--path", str(photos), "--image-size", "16", "--resize", "pad"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "2 classes, images 16x16x3" in result.stdout
 
 
 def test_pad_keeps_all_of_an_image_and_crop_none_of_the_black(tmp_path: Path, encode):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,13 @@ from fedfeat.data.load import DATASETS, find_dataset, find_source, list_datasets
 from fedfeat.data.settings import DataSettings, download_folder
 
 app = typer.Typer(no_args_is_help=True)
+
+
+class Way(StrEnum):
+    """How images come to a size."""
+
+    crop = "crop"
+    pad = "pad"
 
 
 @app.command("get")
@@ -79,13 +87,15 @@ def _plain_lines(title: str) -> Report:
 def check_command(
     name: Annotated[str | None, typer.Argument(help="data set; without it, every named set is checked")] = None,
     path: Annotated[str | None, typer.Option(help="folder, archive or file of the data set")] = None,
+    image_size: Annotated[int | None, typer.Option(min=1, help="as data.image_size")] = None,
+    resize: Annotated[Way, typer.Option(help="as data.resize")] = Way.crop,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Load a data set with all its classes and print counts, sizes and its fingerprint."""
     if name is None and path is not None:
         raise DataError(f"--path {path} needs the name of its data set or layout: fedfeat data check NAME --path ...")
     if name is not None:
-        reports = [_check(name, path)]
+        reports = [_check(name, path, image_size, resize)]
     else:
         reports = [_check_if_found(info.name) for info in list_datasets() if info.needs != "path"]
     if as_json:
@@ -98,9 +108,10 @@ def check_command(
         raise DataError(f"cannot be used: {', '.join(damaged)}; the lines above say why")
 
 
-def _check(name: str, path: str | None) -> dict[str, Any]:
+def _check(name: str, path: str | None, image_size: int | None = None, resize: Way = Way.crop) -> dict[str, Any]:
     # Every class the source has, also where a run would take a subset by default.
-    settings = DataSettings(name=name, path=path, subset_classes=find_dataset(name).classes)
+    every = find_dataset(name).classes
+    settings = DataSettings(name=name, path=path, subset_classes=every, image_size=image_size, resize=resize.value)
     return {"status": "ok", **summarise(load_dataset(settings))}
 
 

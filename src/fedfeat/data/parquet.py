@@ -65,9 +65,12 @@ def open_parquet(path: Path, default_names: tuple[str, ...] = ()) -> ParquetSour
     folder = next((f for f in folders if _shards(f, "train")), None)
     if folder is None:
         return None
-    test = next((shards for split in TEST_SPLITS if (shards := _shards(folder, split))), None)
+    found = (_shards(folder, split) for split in TEST_SPLITS)
+    test = next((shards for shards in found if shards and _labelled(shards[0])), None)
     if test is None:
-        raise DataError(f"{folder}: there is train-*.parquet but neither test- nor validation-*.parquet; add it")
+        raise DataError(
+            f"{folder}: there is train-*.parquet but neither test- nor validation-*.parquet with labels; add it"
+        )
     train = _shards(folder, "train")
     return ParquetSource(train, test, _class_names(train[0]) or default_names or _counted((*train, *test)))
 
@@ -130,6 +133,12 @@ def _read_labels(path: Path) -> Labels:
             f"{column.null_count} empty rows; relabel it"
         )
     return np.asarray(column.to_numpy().astype(np.int64))
+
+
+def _labelled(path: Path) -> bool:
+    """Say whether a test split tells its labels: of ImageNet's they are all -1, and the validation set is for tests."""
+    labels = _read_labels(path)
+    return not len(labels) or bool((labels != -1).any())
 
 
 @contextmanager
