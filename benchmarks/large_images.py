@@ -29,8 +29,6 @@ from fedfeat.data import Dataset, DataSettings, fingerprint, load_dataset
 from fedfeat.data.augment import DeviceImages
 from fedfeat.runs.experiment import start
 
-BATCH = 64
-
 
 def write_images(folder: Path, images: int, classes: int, side: int, distinct: int | None = None) -> None:
     """Write JPEGs of several sizes in ImageNet's layout, and a hundredth as many to validate on; some may be alike."""
@@ -58,7 +56,7 @@ def load(folder: Path, side: int) -> Dataset:
     return load_dataset(DataSettings(name="folder", path=str(folder), image_size=side))
 
 
-def feed(dataset: Dataset, images: int | None = None) -> float:
+def feed(dataset: Dataset, images: int | None = None, batch: int = 64) -> float:
     """Bring training images to the device in random order, batch by batch; return their mean value."""
     fed = DeviceImages(
         dataset.train_images,
@@ -69,7 +67,7 @@ def feed(dataset: Dataset, images: int | None = None) -> float:
         device=torch.device("cpu"),
     )
     order = torch.from_numpy(np.random.default_rng(1).permutation(len(fed))[:images])
-    parts = [float(fed.plain(rows).mean()) for rows in torch.split(order, BATCH)]
+    parts = [float(fed.plain(rows).mean()) for rows in torch.split(order, batch)]
     return sum(parts) / len(parts)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 import torch
 
 from fedfeat.core.errors import ConfigError, DataError
-from fedfeat.data import Dataset, DataSettings, augment, cache, load_dataset
+from fedfeat.data import Augmentation, Dataset, DataSettings, augment, cache, load_dataset
 from fedfeat.data.augment import DeviceImages, plan_epoch
+from fedfeat.data.dataset import chunks
 from fedfeat.engines.factory import make_engine
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment
@@ -140,3 +142,24 @@ def test_a_disk_without_room_is_found_before_decoding(
     with pytest.warns(UserWarning, match="decoded images are not cached.*No space left"):
         assert len(load_dataset(DataSettings(name="folder", path=str(tmp_path))).train_images) == 8
     assert list((data_home / "decoded").iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of a process")
+@pytest.mark.parametrize("walk", ["chunks", "gather"])
+def test_pages_of_a_memory_map_do_not_pile_up(tmp_path: Path, walk: str, monkeypatch: pytest.MonkeyPatch):
+    def resident() -> int:
+        status = Path("/proc/self/status").read_text()
+        return 1024 * next(int(line.split()[1]) for line in status.splitlines() if line.startswith("RssFile"))
+
+    shape = (2000, 100, 100, 3)  # 60 MB
+    np.lib.format.open_memmap(tmp_path / "images.npy", mode="w+", dtype=np.uint8, shape=shape).flush()
+    images, most = np.load(tmp_path / "images.npy", mmap_mode="r"), 0
+    monkeypatch.setattr(augment, "HELD_BYTES", 4 << 20)
+    options = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "augmentation": Augmentation(), "device": torch.device("cpu")}
+    fed = DeviceImages(images, np.zeros(len(images), np.int64), **options)
+    before = resident()
+    parts = chunks(images) if walk == "chunks" else (fed.gather(rows) for rows in torch.arange(2000).split(50))
+    for part in parts:
+        part.sum()
+        most = max(most, resident())
+    assert most - before < 20 << 20

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.data.dataset import Augmentation, release
+from fedfeat.data.dataset import Augmentation, is_mapped, release
 from fedfeat.data.paste import pasted
 
 
@@ -57,7 +57,7 @@ class DeviceImages:
         device: torch.device,
         fed: bool = False,
     ) -> None:
-        self._map = images if isinstance(images, np.memmap) and (fed or device.type == "cpu") else None
+        self._map = images if is_mapped(images) and (fed or device.type == "cpu") else None
         if self._map is None:
             self.images = torch.from_numpy(np.array(images)).to("cpu" if fed else device)
         else:

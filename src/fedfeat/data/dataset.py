@@ -229,10 +229,15 @@ def chunks(images: np.ndarray[Any, Any], size: int = 1 << 22) -> Iterator[np.nda
         release(images)
 
 
+def is_mapped(images: np.ndarray[Any, Any]) -> bool:
+    """Say whether an array is a whole memory map; chosen rows of one are a copy in memory."""
+    return isinstance(images, np.memmap) and isinstance(images.base, mmap.mmap)
+
+
 def release(images: np.ndarray[Any, Any]) -> None:
     """Let go of the pages of a memory map that were used; the file has them. Anything else stays as it is."""
-    if isinstance(images, np.memmap) and isinstance(images.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        images.base.madvise(mmap.MADV_DONTNEED)
+    if is_mapped(images) and hasattr(mmap, "MADV_DONTNEED"):
+        images.base.madvise(mmap.MADV_DONTNEED)  # type: ignore[union-attr]
 
 
 def summarise(dataset: Dataset) -> dict[str, Any]:

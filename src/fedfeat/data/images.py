@@ -63,18 +63,18 @@ def decode_splits(source: EncodedSource, keep: Sequence[int], fit: Fit, allocate
     height, width = (fit.side, fit.side) if fit.side else pixels.shape[:2]
     for channels in (1, 3) if source.grey and is_grey else (3,):
         shape = height, width, channels
+        train_images = allocate("train_images", (len(train.labels), *shape))
+        test_images = allocate("test_images", (len(test.labels), *shape))
         try:
-            images = [
-                _decode(split, allocate(name, (len(split.labels), *shape)), fit, first[0])
-                for name, split in (("train_images", train), ("test_images", test))
-            ]
+            _decode(train, train_images, fit, first[0])
+            _decode(test, test_images, fit, first[0])
         except _Colour:
             continue
-        return Decoded(images[0], train.labels, images[1], test.labels)
+        return Decoded(train_images, train.labels, test_images, test.labels)
     raise AssertionError("three channels take every image")
 
 
-def _decode(split: EncodedSplit, images: Images, fit: Fit, first: str) -> Images:
+def _decode(split: EncodedSplit, images: Images, fit: Fit, first: str) -> None:
     """Fill an array with a split's images, chunk by chunk; no more are held than the threads need."""
     _, height, width, channels = images.shape
 
@@ -95,7 +95,6 @@ def _decode(split: EncodedSplit, images: Images, fit: Fit, first: str) -> Images
                 at_work.popleft().result()
         for rest in at_work:
             rest.result()
-    return images
 
 
 def _decode_one(file: ImageFile, size: tuple[int, int] | None, fit: Fit, first: str) -> tuple[Images, bool]:
