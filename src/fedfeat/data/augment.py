@@ -36,7 +36,7 @@ def plan_epoch(rng: np.random.Generator, size: int, augmentation: Augmentation) 
     )
 
 
-HELD_BYTES = 1 << 30  # pages of a memory map that may be held before they are let go
+HELD_BYTES = 1 << 28  # pages of a memory map that may be held before they are let go
 
 
 class DeviceImages:
@@ -87,7 +87,10 @@ class DeviceImages:
 
     def gather(self, indices: Tensor) -> Tensor:
         """Return images as bytes on the device."""
-        images = self.images[indices.to(self.images.device)].to(self.device)
+        here = indices.to(self.images.device)
+        # On the CPU, index_select copies image by image, which takes an eighth of the time.
+        chosen = self.images[here] if self.images.is_cuda else self.images.index_select(0, here)
+        images = chosen.to(self.device)
         if self._map is not None:
             self._held += images.nbytes
             if self._held > HELD_BYTES:
