@@ -12,6 +12,7 @@ import pytest
 from fedfeat.core.errors import DataError
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.data.idx import EMNIST, FASHION_MNIST, MNIST, Layout, read_idx
+from fedfeat.data.load import find_dataset, find_source
 from idx_files import arrays, idx
 
 
@@ -56,6 +57,17 @@ def test_emnist_is_turned_upright_and_counted_from_zero(tmp_path: Path, layout: 
     np.testing.assert_array_equal(found.train_labels, labels - layout.first_label)
     assert found.num_classes == {"balanced": 47, "byclass": 62, "bymerge": 47, "letters": 26}.get(layout.name[7:], 10)
     np.testing.assert_array_equal(load(layout, tmp_path / "gzip.zip").test_images, found.test_images)
+
+
+def test_the_splits_of_emnist_share_a_folder(tmp_path: Path, data_home: Path, monkeypatch: pytest.MonkeyPatch):
+    layout = EMNIST[3]
+    put(data_home / "data" / "emnist", layout)
+    assert load_dataset(DataSettings(name=layout.name)).class_names[0] == "a"
+    put(tmp_path / "emnist" / "raw", layout)
+    monkeypatch.setenv("FEDFEAT_DATA", str(tmp_path))
+    found = find_source(find_dataset(layout.name))
+    assert found is not None
+    assert found.files[0].parent == tmp_path / "emnist" / "raw"
 
 
 def test_a_damaged_zip_and_one_of_something_else(tmp_path: Path):

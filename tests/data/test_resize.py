@@ -75,12 +75,13 @@ def test_grey_stays_one_channel_until_one_image_has_colours(tmp_path: Path, enco
         (tmp_path / name).mkdir()
         for i in range(6):
             (tmp_path / name / f"{i}.png").write_bytes(encode(pixels(9, 7 + i)))
-    assert load(tmp_path, image_size=8).image_shape == (8, 8, 1)
+    grey = load(tmp_path, image_size=8)
+    assert grey.image_shape == (8, 8, 1)
+    np.testing.assert_array_equal(grey.train_images[1], fit_image(tmp_path / "a" / "1.png", (8, 8, 1)))
     (tmp_path / "b" / "4.png").write_bytes(encode(pixels(9, 9, 3)))  # a test image, after all of training
     mixed = load(tmp_path, image_size=8)
     assert mixed.image_shape == (8, 8, 3)
-    grey = mixed.train_images
-    assert (grey == grey[..., :1]).all()
+    assert (mixed.train_images == grey.train_images).all()  # three equal channels
 
 
 def test_sets_of_arrays_are_resized_like_files(tmp_path: Path, encode):

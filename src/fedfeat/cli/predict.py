@@ -138,7 +138,7 @@ def _print(trained: Trained, rows: list[Row], correction: str, top: int) -> None
     console.print(
         f"{about['method']} trained on {about['data']}, {state} task {about['task']}: "
         f"{len(trained.class_names)} classes, correction {about['correction']}; "
-        f"images become {width}x{height} by {trained.resize}, {'grey' if channels == 1 else 'colour'}",
+        f"images become {width}x{height}, {'grey' if channels == 1 else 'colour'}, by {trained.resize}",
         style="dim",
     )
     good = [row for row in rows if "error" not in row]

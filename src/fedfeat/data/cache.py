@@ -36,10 +36,8 @@ DECODING_VERSION = 2
 ARRAYS = ("train_images", "train_labels", "test_images", "test_labels")
 STALE_SECONDS = 24 * 3600
 TOLD_BYTES = 1 << 28  # of pixels, from which on it is said what decoding needs
-log = logging.getLogger("fedfeat.data")
-
-
 NO_FIT = Fit()
+log = logging.getLogger("fedfeat.data")
 
 
 @dataclass(frozen=True)
