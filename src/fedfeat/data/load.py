@@ -80,7 +80,7 @@ _DATASETS = (
     *(
         DatasetInfo(
             layout.name,
-            f"EMNIST, handwritten letters and digits, its split {layout.name.removeprefix('emnist-')}",
+            f"EMNIST, handwritten characters, split {layout.name.removeprefix('emnist-')}",
             "download",
             openers=(partial(open_idx, layout),),
             classes=len(layout.class_names),
