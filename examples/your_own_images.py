@@ -77,7 +77,7 @@ def main() -> None:
         model = load_trained(run)
         print(f"\nclasses in the order of their arrival: {', '.join(model.class_names)}")
         shown = [next(find_images([images / name])) for name in model.class_names]
-        predicted = model.predict(np.stack([fit_image(path, model.image_shape) for path in shown]))
+        predicted = model.predict(np.stack([fit_image(path, model.image_shape, model.resize) for path in shown]))
         for path, label, probabilities in zip(shown, predicted.labels, predicted.probabilities, strict=True):
             print(f"{path.parent.name}/{path.name}: {model.class_names[label]} ({100 * probabilities[label]:.0f} %)")
 

@@ -16,7 +16,7 @@ from fedfeat.cli import app
 from fedfeat.config import make_config
 from fedfeat.methods import PARTS
 from fedfeat.methods.replay import UniformChoice
-from fedfeat.runs import rehearsal
+from fedfeat.runs import forecast, rehearsal
 from fedfeat.runs.experiment import start
 from fedfeat.runs.forecast import DryRuns
 from toy import toy_table, write_toy
@@ -102,6 +102,11 @@ def test_one_table_and_nothing_is_written(toy: Path) -> None:
     clients, images, kept, rounds = row(done.output, "all")[:4]
     assert (clients, images, kept, rounds) == ("3", "144", "12", "6")
     assert list(Path().iterdir()) == [], "not even a cache of decoded images"
+
+
+def test_what_many_images_take_is_told(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecast, "TOLD_BYTES", 1)
+    assert "images take 0.0 GB, held on the device" in fedfeat("run", toy, "--dry-run").output
 
 
 @pytest.mark.slow

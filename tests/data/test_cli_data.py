@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import gzip
 import hashlib
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from typer.testing import CliRunner
 from fedfeat.cli.data import app
 from fedfeat.core.errors import DataError, FedfeatError
 from fedfeat.data import download
+from fedfeat.data.idx import MNIST
+from idx_files import arrays, idx
 
 
 def run(*arguments: str) -> str:
@@ -31,6 +35,17 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
 @pytest.fixture
 def mirror(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A mirror that serves a small stand-in for the official archive, with its checksum made official."""
@@ -38,15 +53,10 @@ def mirror(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
     archive = folder / "mirrored.tar.gz"
     archive.write_bytes(b"archive" * 1000)
     md5 = hashlib.md5(archive.read_bytes()).hexdigest()
-    entry = dataclasses.replace(download.DOWNLOADS["cifar10"], md5=md5)
-    monkeypatch.setitem(download.DOWNLOADS, "cifar10", entry)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/{archive.name}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    entry = dataclasses.replace(download.DOWNLOADS["cifar10"][0], md5=md5)
+    monkeypatch.setitem(download.DOWNLOADS, "cifar10", (entry,))
+    with serving(folder) as url:
+        yield f"{url}/{archive.name}"
 
 
 def test_get_from_a_mirror_into_the_data_folder(mirror: str, data_home: Path):
@@ -54,6 +64,27 @@ def test_get_from_a_mirror_into_the_data_folder(mirror: str, data_home: Path):
     target = data_home / "data" / "cifar10" / "cifar-10-binary.tar.gz"
     assert target.read_bytes() == b"archive" * 1000
     assert str(target) in out
+
+
+def test_get_several_files_then_use_them(data_home: Path, monkeypatch: pytest.MonkeyPatch):
+    """A mirror is a folder here; one file that it lacks, or that is another, is one sentence."""
+    served = data_home / "served"
+    served.mkdir()
+    files = {f"{name}.gz": gzip.compress(idx(array)) for name, array in zip(MNIST.members, arrays(MNIST), strict=True)}
+    entries = [download.Download(f"http://official/{n}", hashlib.md5(d).hexdigest()) for n, d in files.items()]
+    monkeypatch.setitem(download.DOWNLOADS, "mnist", tuple(entries))
+    *most, last = files
+    for name in most:
+        (served / name).write_bytes(files[name])
+    with serving(served) as url:
+        with pytest.raises(DataError, match=f"{last}: the server answered 404 File not found; try later"):
+            run("get", "mnist", "--url", url)
+        (served / last).write_bytes(b"another file")
+        with pytest.raises(DataError, match=f"{last}: the downloaded file does not have the checksum"):
+            run("get", "mnist", "--url", url)
+        (served / last).write_bytes(files[last])
+        assert str(data_home / "data" / "mnist") in run("get", "mnist", "--url", f"{url}/")
+    assert "10 classes, images 28x28x1" in run("check", "mnist")
 
 
 def test_get_to_a_folder_with_the_mirror_from_the_environment(
@@ -94,7 +125,7 @@ def test_check_everything_says_what_is_missing():
     assert "digits: 10 classes" in out
     assert "cifar100: missing; run: fedfeat data get cifar100" in out
     reports = json.loads(run("check", "--json"))
-    assert [r["status"] for r in reports] == ["ok", "missing", "missing", "missing", "ok"]
+    assert [r["status"] for r in reports] == ["ok", *["missing"] * len(download.DOWNLOADS), "ok"]
 
 
 def test_check_everything_reports_damage_and_fails(data_home: Path):

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from fedfeat.core.errors import DataError
-from fedfeat.data.download import DOWNLOADS, fetch
+from fedfeat.data import list_datasets
+from fedfeat.data.download import DOWNLOADS, addresses, fetch
 
 CONTENT = bytes(range(256)) * 4000
 MD5, SHA256 = hashlib.md5(CONTENT).hexdigest(), hashlib.sha256(CONTENT).hexdigest()
@@ -162,11 +163,30 @@ def test_a_target_that_cannot_be_written(server: Server, tmp_path: Path):
         fetch(server.url, tmp_path / "blocked" / "file", MD5)
 
 
-def test_official_archives_have_names_that_the_readers_look_for():
+def test_official_files_have_names_that_the_readers_look_for():
+    from fedfeat.data import svhn
     from fedfeat.data.cifar import CIFAR10, CIFAR100
-    from fedfeat.data.tiny_imagenet import ARCHIVE
+    from fedfeat.data.idx import ARCHIVE, EMNIST, FASHION_MNIST, MNIST
+    from fedfeat.data.tiny_imagenet import ARCHIVE as TINY
 
-    assert DOWNLOADS["cifar10"].file_name in CIFAR10.archives
-    assert DOWNLOADS["cifar100"].file_name in CIFAR100.archives
-    assert DOWNLOADS["tiny-imagenet"].file_name == ARCHIVE
-    assert all(len(d.md5) == 32 for d in DOWNLOADS.values())
+    names = {name: {file.file_name for file in files} for name, files in DOWNLOADS.items()}
+    assert names["cifar10"] <= set(CIFAR10.archives)
+    assert names["cifar100"] <= set(CIFAR100.archives)
+    assert names["tiny-imagenet"] == {TINY}
+    assert names["svhn"] == set(svhn.FILES)
+    for layout in (MNIST, FASHION_MNIST):
+        assert names[layout.name] == {f"{member}.gz" for member in layout.members}
+    assert all(names[layout.name] == {ARCHIVE} for layout in EMNIST)
+    assert all(len(file.md5) == 32 for files in DOWNLOADS.values() for file in files)
+
+
+def test_every_set_that_needs_a_download_has_one():
+    assert {info.name for info in list_datasets() if info.needs == "download"} == set(DOWNLOADS)
+
+
+def test_a_mirror_of_several_files_is_a_folder():
+    assert addresses("svhn", "http://here/numbers/") == [
+        "http://here/numbers/train_32x32.mat",
+        "http://here/numbers/test_32x32.mat",
+    ]
+    assert addresses("emnist-letters", "http://here/any.zip") == ["http://here/any.zip"]

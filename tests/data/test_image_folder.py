@@ -68,7 +68,7 @@ def test_mixed_sizes_name_both_images(tmp_path: Path, encode):
     for i in range(5):
         put(tmp_path / "a", f"{i}.png", i, encode)
     put(tmp_path / "b", "odd.png", 1, encode, size=(6, 8))
-    with pytest.raises(DataError, match=r"odd\.png: the size is 8x6 but .*0\.png is 6x6; resize"):
+    with pytest.raises(DataError, match=r"odd\.png: the size is 8x6 but .*0\.png is 6x6; set data\.image_size"):
         load(tmp_path)
 
 

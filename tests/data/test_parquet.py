@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedfeat.core.errors import DataError, MissingExtra
-from fedfeat.data import Augmentation, Dataset, DataSettings, load_dataset
+from fedfeat.data import Augmentation, Dataset, DataSettings, load_dataset, parquet
 from fedfeat.data.dataset import channel_statistics
 from fedfeat.data.tiny_imagenet import SUBSET
 
@@ -185,6 +185,26 @@ def test_missing_packages_say_how_to_install(small: Path, monkeypatch, module: s
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf"{package}.*pip install 'fedfeat\[images\]'"):
         load(small)
+
+
+def test_a_test_split_without_labels_leaves_the_validation_split(small: Path, encode, pixels):
+    """ImageNet's layout: labels of its test shards are all -1."""
+    (test,) = small.rglob("validation*.parquet")
+    write(test.with_name("test-00000-of-00001.parquet"), [encode(i) for i in pixels(3, 5, 5, 3)], [-1] * 3)
+    source = parquet.open_parquet(small)
+    assert source is not None
+    assert source.test == (test,)
+
+
+def test_large_row_groups_are_read_in_parts(tmp_path: Path, encode, pixels, monkeypatch: pytest.MonkeyPatch):
+    """Rows of the kept classes come in order, whatever part of a shard they are in."""
+    monkeypatch.setattr(parquet, "CHUNK", 7)
+    images, labels = pixels(40, 5, 5, 3), [i % 4 for i in range(40)]
+    for split in ("train", "test"):
+        write(tmp_path / f"{split}.parquet", [encode(i) for i in images], labels)
+    found = load(tmp_path, subset_classes=2)
+    for label, name in enumerate(found.class_names):
+        np.testing.assert_array_equal(found.train_images[found.train_labels == label], images[int(name) :: 4])
 
 
 def test_classes_need_both_splits(small: Path, encode, pixels):

@@ -51,7 +51,7 @@ def test_training_turns_images_as_prediction_does(tmp_path: Path) -> None:
 def test_the_size_that_counts_is_the_one_after_turning(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "000.png").write_bytes(turned(1))
-    with pytest.raises(DataError, match=r"000\.png: the size is 24x16 but .*00\.png is 16x24; resize"):
+    with pytest.raises(DataError, match=r"000\.png: the size is 24x16 but .*00\.png is 16x24; set data\.image_size"):
         train_on(tmp_path, turned(6))
 
 

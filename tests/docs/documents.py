@@ -30,7 +30,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SHELL = ("sh", "console")
 REASONS = {
     "a GPU": r"\bcuda\b|bench gpu|^fedfeat queue",
-    "downloads": r"\b(cifar|tiny)|table-\w+$",
+    "downloads": r"\b(cifar|tiny|mnist)|table-\w+$",
     "several machines": r"^fedfeat (server|client) ",
     "installs": r"^(pip|make) ",
     "a CLIP model": r"^fedfeat teacher ",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 import warnings
 from typing import Any
@@ -127,8 +128,17 @@ def _version(
         raise typer.Exit
 
 
+def _tell_of_data() -> None:
+    """Print what decoding a large data set needs, before it begins."""
+    log = logging.getLogger("fedfeat.data")
+    log.addHandler(logging.StreamHandler())
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
 def main() -> None:
     """Run the command line."""
+    _tell_of_data()
     warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr)
     try:
         app()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +16,7 @@ from rich.table import Table
 
 from fedfeat.core.errors import DataError
 from fedfeat.data.dataset import summarise
-from fedfeat.data.download import DOWNLOADS, fetch
+from fedfeat.data.download import DOWNLOADS, addresses, fetch
 from fedfeat.data.download import Progress as Report
 from fedfeat.data.load import DATASETS, find_dataset, find_source, list_datasets, load_dataset
 from fedfeat.data.settings import DataSettings, download_folder
@@ -23,24 +24,37 @@ from fedfeat.data.settings import DataSettings, download_folder
 app = typer.Typer(no_args_is_help=True)
 
 
+class Way(StrEnum):
+    """How images come to a size."""
+
+    crop = "crop"
+    pad = "pad"
+
+
 @app.command("get")
 def get_command(
-    name: Annotated[str, typer.Argument(help="cifar10, cifar100 or tiny-imagenet")],
-    to: Annotated[Path | None, typer.Option(help="folder to put the archive in")] = None,
-    url: Annotated[str | None, typer.Option(help="a mirror of the official archive", envvar="FEDFEAT_DATA_URL")] = None,
+    name: Annotated[str, typer.Argument(help="a data set that 'fedfeat data list' says needs a download")],
+    to: Annotated[Path | None, typer.Option(help="folder to put the files in")] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="a mirror: of the official file, or a folder where there are several", envvar="FEDFEAT_DATA_URL"
+        ),
+    ] = None,
 ) -> None:
-    """Download the official archive of a data set; an interrupted download resumes."""
+    """Download the official files of a data set; an interrupted download resumes."""
     needs = find_dataset(name).needs
     if needs == "nothing":
         typer.echo(f"{name} is built in, nothing to download")
         return
     if needs == "path":
         raise DataError(f"{name} stands for your own data and has no download; choose {', '.join(DOWNLOADS)}")
-    official = DOWNLOADS[name]
-    target = (to.expanduser() if to else download_folder(name)) / official.file_name
-    with _progress(official.file_name) as report:
-        fetch(url or official.url, target, official.md5, report)
-    typer.echo(f"{name}: {target}" + (f"; use it with data.path = {json.dumps(str(target))}" if to else ""))
+    folder, official = to.expanduser() if to else download_folder(name), DOWNLOADS[name]
+    for file, address in zip(official, addresses(name, url), strict=True):
+        with _progress(file.file_name) as report:
+            fetch(address, folder / file.file_name, file.md5, report)
+    there = str(folder if len(official) > 1 else folder / official[0].file_name)
+    typer.echo(f"{name}: {there}" + (f"; use it with data.path = {json.dumps(there)}" if to else ""))
 
 
 @contextmanager
@@ -73,13 +87,15 @@ def _plain_lines(title: str) -> Report:
 def check_command(
     name: Annotated[str | None, typer.Argument(help="data set; without it, every named set is checked")] = None,
     path: Annotated[str | None, typer.Option(help="folder, archive or file of the data set")] = None,
+    image_size: Annotated[int | None, typer.Option(min=1, help="as data.image_size")] = None,
+    resize: Annotated[Way, typer.Option(help="as data.resize")] = Way.crop,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Load a data set with all its classes and print counts, sizes and its fingerprint."""
     if name is None and path is not None:
         raise DataError(f"--path {path} needs the name of its data set or layout: fedfeat data check NAME --path ...")
     if name is not None:
-        reports = [_check(name, path)]
+        reports = [_check(name, path, image_size, resize)]
     else:
         reports = [_check_if_found(info.name) for info in list_datasets() if info.needs != "path"]
     if as_json:
@@ -92,9 +108,10 @@ def check_command(
         raise DataError(f"cannot be used: {', '.join(damaged)}; the lines above say why")
 
 
-def _check(name: str, path: str | None) -> dict[str, Any]:
+def _check(name: str, path: str | None, image_size: int | None = None, resize: Way = Way.crop) -> dict[str, Any]:
     # Every class the source has, also where a run would take a subset by default.
-    settings = DataSettings(name=name, path=path, subset_classes=find_dataset(name).classes)
+    every = find_dataset(name).classes
+    settings = DataSettings(name=name, path=path, subset_classes=every, image_size=image_size, resize=resize.value)
     return {"status": "ok", **summarise(load_dataset(settings))}
 
 

@@ -82,7 +82,8 @@ def export(
     height, width, channels = trained.image_shape
     size = exported.path.stat().st_size / 2**20
     console.print(f"{exported.path}: {size:.1f} MiB, {kind.value}, correction {exported.correction}", style="bold")
-    console.print(f"input    images, uint8 [N, {height}, {width}, {channels}] in 0..255, any N")
+    shape = f"[N, {height}, {width}, {channels}]"
+    console.print(f"input    images, uint8 {shape} in 0..255, any N; trained on images resized by {trained.resize}")
     console.print(f"outputs  logits and probabilities, float32 [N, {len(trained.class_names)}]")
     console.print(f"classes  {', '.join(trained.class_names)} (also in the file's metadata)")
     console.print(
@@ -95,7 +96,7 @@ def predict_files(trained: Trained, paths: Sequence[Path], correction: str, top:
     pixels, problems = {}, {}
     for path in paths:
         try:
-            pixels[path] = fit_image(path, trained.image_shape)
+            pixels[path] = fit_image(path, trained.image_shape, trained.resize)
         except DataError as error:
             problems[path] = str(error)
     stacked = np.stack([*pixels.values()]) if pixels else np.empty((0, *trained.image_shape), np.uint8)
@@ -137,7 +138,7 @@ def _print(trained: Trained, rows: list[Row], correction: str, top: int) -> None
     console.print(
         f"{about['method']} trained on {about['data']}, {state} task {about['task']}: "
         f"{len(trained.class_names)} classes, correction {about['correction']}; "
-        f"images become {width}x{height}, {'grey' if channels == 1 else 'colour'}",
+        f"images become {width}x{height}, {'grey' if channels == 1 else 'colour'}, by {trained.resize}",
         style="dim",
     )
     good = [row for row in rows if "error" not in row]

@@ -10,6 +10,7 @@ RENAMED = {"engine.together": "engine.vectorised", "mirror": "tracker"}  # a key
 # What runs did before there was a setting for it. A run folder, a checkpoint and a record hold every setting of their
 # time, so one that is not there is older than it.
 BEFORE: Mapping[str, Any] = {
+    "data.resize": "crop",
     "feat.egc.prior_order": "kept",
     "fedcbdr.scale_logits": False,
     "scenario.order_seed": "scenario",

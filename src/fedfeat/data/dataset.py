@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -233,12 +234,31 @@ def fingerprint(dataset: Dataset) -> str:
             images, labels = images[:0], labels[:0]
         digest.update(repr(tuple(int(n) for n in images.shape)).encode())
         digest.update(labels.astype("<i8").tobytes())
-        for start in range(0, len(images), 1024):
-            digest.update(np.ascontiguousarray(images[start : start + 1024]).tobytes())
+        for chunk in chunks(images):
+            digest.update(np.ascontiguousarray(chunk).data)
     if dataset.domains is not None:
         digest.update(repr(dataset.domains.names).encode())
         digest.update(dataset.domains.train.tobytes() + dataset.domains.test.tobytes())
     return digest.hexdigest()
+
+
+def chunks(images: np.ndarray[Any, Any], size: int = 1 << 22) -> Iterator[np.ndarray[Any, Any]]:
+    """Yield parts of about ``size`` bytes, in order; of a memory map no more than that is held at a time."""
+    each = max(size // max(images[:1].nbytes, 1), 1)
+    for start in range(0, len(images), each):
+        yield images[start : start + each]
+        release(images)
+
+
+def is_mapped(images: np.ndarray[Any, Any]) -> bool:
+    """Say whether an array is a whole memory map; chosen rows of one are a copy in memory."""
+    return isinstance(images, np.memmap) and isinstance(images.base, mmap.mmap)
+
+
+def release(images: np.ndarray[Any, Any]) -> None:
+    """Let go of the pages of a memory map that were used; the file has them. Anything else stays as it is."""
+    if is_mapped(images) and hasattr(mmap, "MADV_DONTNEED"):
+        images.base.madvise(mmap.MADV_DONTNEED)  # type: ignore[union-attr]
 
 
 def summarise(dataset: Dataset) -> dict[str, Any]:
@@ -265,8 +285,7 @@ def channel_statistics(images: Images) -> tuple[tuple[float, ...], tuple[float, 
     """
     channels = images.shape[3]
     counts = np.zeros((channels, 256), dtype=np.int64)
-    for start in range(0, len(images), 4096):
-        chunk = images[start : start + 4096]
+    for chunk in chunks(images):
         for channel in range(channels):
             counts[channel] += np.bincount(chunk[..., channel].ravel(), minlength=256)
     values = np.arange(256) / 255

@@ -1,4 +1,4 @@
-"""Fetch the official archives: streamed, resumed where it broke off, checked before it gets its name."""
+"""Fetch the official files: streamed, resumed where it broke off, checked before it gets its name."""
 
 from __future__ import annotations
 
@@ -31,24 +31,62 @@ NETWORK_ERRORS = (
 
 @dataclass(frozen=True)
 class Download:
-    """An official archive and the md5 its authors publish or that is known of it."""
+    """An official file and the md5 its authors publish or that is known of it."""
 
     url: str
     md5: str
 
     @property
     def file_name(self) -> str:
-        """The name under which the archive is kept."""
+        """The name under which the file is kept."""
         return self.url.rpartition("/")[2]
 
 
-DOWNLOADS = {
-    "cifar10": Download("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
-    "cifar100": Download(
-        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"
+def _files(folder: str, *named: tuple[str, str]) -> tuple[Download, ...]:
+    return tuple(Download(folder + name, md5) for name, md5 in named)
+
+
+# Checksums of the MNIST family and of SVHN are those in the source of torchvision, which reads the same files.
+_EMNIST = _files("https://biometrics.nist.gov/cs_links/EMNIST/", ("gzip.zip", "58c8d27c78d21e728a6bc7b3cc06412e"))
+DOWNLOADS: dict[str, tuple[Download, ...]] = {
+    "mnist": _files(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        ("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
+        ("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432"),
+        ("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3"),
+        ("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c"),
     ),
-    "tiny-imagenet": Download("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),
+    "fashion-mnist": _files(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        ("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+        ("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
+        ("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
+        ("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
+    ),
+    **{f"emnist-{split}": _EMNIST for split in ("balanced", "byclass", "bymerge", "letters", "digits", "mnist")},
+    "svhn": _files(
+        "http://ufldl.stanford.edu/housenumbers/",
+        ("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+        ("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
+    ),
+    "cifar10": _files(
+        "https://www.cs.toronto.edu/~kriz/", ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530")
+    ),
+    "cifar100": _files(
+        "https://www.cs.toronto.edu/~kriz/", ("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8")
+    ),
+    "tiny-imagenet": _files(
+        "http://cs231n.stanford.edu/", ("tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de")
+    ),
 }
+
+
+def addresses(name: str, mirror: str | None = None) -> list[str]:
+    """Return where the files of a data set are fetched; a mirror is one file, or the folder of several."""
+    official = DOWNLOADS[name]
+    if mirror is None:
+        return [file.url for file in official]
+    return [mirror] if len(official) == 1 else [f"{mirror.rstrip('/')}/{file.file_name}" for file in official]
 
 
 def fetch(url: str, target: Path, checksum: str, progress: Progress | None = None) -> Path:

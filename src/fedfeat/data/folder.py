@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from fedfeat.core.errors import DataError
-from fedfeat.data.images import SUFFIXES, Encoded, decode_splits, is_hidden, is_image
-from fedfeat.data.source import Decoded, every_nth_to_test
+from fedfeat.data.images import SUFFIXES, is_hidden, is_image
+from fedfeat.data.source import EncodedSplit, every_nth_to_test
 
 TEST_FOLDERS = ("test", "val", "validation", "valid")
 
@@ -27,24 +27,28 @@ class FolderSource:
     test: tuple[Row, ...] = field(repr=False)
     class_names: tuple[str, ...] = field(repr=False)
     kind: str = "folder"
+    grey: bool = True
 
     @property
     def files(self) -> tuple[Path, ...]:
         """Every image; moving one to another class or split changes its path."""
         return tuple(path for _, path in (*self.train, *self.test))
 
-    def encoded(self, keep: Sequence[int]) -> tuple[list[Encoded], list[Encoded]]:
-        """Return the images of the kept classes before decoding; class ``keep[i]`` has label i."""
-        label = {c: i for i, c in enumerate(keep)}
-        train, test = (
-            [(label[c], (str(path), path.read_bytes)) for c, path in rows if c in label]
-            for rows in (self.train, self.test)
-        )
-        return train, test
+    @property
+    def where(self) -> str:
+        """The folder."""
+        return str(self.root)
 
-    def decode(self, keep: Sequence[int]) -> Decoded:
-        """Decode the images of the kept classes only."""
-        return decode_splits(str(self.root), *self.encoded(keep), grey=True)
+    def encoded(self, keep: Sequence[int]) -> tuple[EncodedSplit, EncodedSplit]:
+        """Return the images of the kept classes only; class ``keep[i]`` has label i."""
+        return _split(self.train, keep), _split(self.test, keep)
+
+
+def _split(rows: Sequence[Row], keep: Sequence[int]) -> EncodedSplit:
+    label = {c: i for i, c in enumerate(keep)}
+    kept = [(label[c], path) for c, path in rows if c in label]
+    labels = np.array([c for c, _ in kept], dtype=np.int64)
+    return EncodedSplit(labels, lambda: ((str(path), path.read_bytes) for _, path in kept))
 
 
 def open_folder(path: Path) -> FolderSource | None:

@@ -3,38 +3,27 @@
 from __future__ import annotations
 
 import io
-import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from fedfeat.core.errors import DataError, MissingExtra
-from fedfeat.data.dataset import Images
-from fedfeat.data.source import Decoded
-
-ImageFile = tuple[str, Callable[[], bytes]]
-"""A name for messages, and a function that reads the encoded bytes."""
-Encoded = tuple[int, ImageFile]  # with its label
+from fedfeat.core.errors import DataError
+from fedfeat.data.dataset import Images, release
+from fedfeat.data.resize import CHUNK, WORKERS, Allocate, Fit, fitted, require_pillow
+from fedfeat.data.settings import Resize
+from fedfeat.data.source import Decoded, EncodedSource, EncodedSplit, ImageFile
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 GREY_MODES = ("L", "1", "LA")
 ALPHA_MODES = ("LA", "PA", "RGBA", "RGBa")
 DEEP_MODES = ("I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-CHUNK = 256
-
-
-def require_pillow(purpose: str = "reading images") -> Any:
-    """Return ``PIL.Image``, or say how to install it."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtra("pillow", "images", purpose) from error
-    return Image
 
 
 def is_image(path: Path) -> bool:
@@ -57,73 +46,88 @@ def find_images(paths: Iterable[Path]) -> Iterator[Path]:
             yield path
 
 
-def decode_splits(where: str, train: Sequence[Encoded], test: Sequence[Encoded], *, grey: bool) -> Decoded:
-    """Decode both splits to RGB, or to one channel if ``grey`` is allowed and every image is grey."""
-    if not train or not test:
+class _Colour(Exception):
+    """Raised by the first image with colours among images that were taken to be grey."""
+
+
+def decode_splits(source: EncodedSource, keep: Sequence[int], fit: Fit, allocate: Allocate) -> Decoded:
+    """Decode both splits to RGB, or to one channel if the source allows it and every image is grey."""
+    train, test = source.encoded(keep)
+    if not len(train.labels) or not len(test.labels):
         raise DataError(
-            f"{where}: found {len(train)} training and {len(test)} test images; each split needs at least one"
+            f"{source.where}: found {len(train.labels)} training and {len(test.labels)} test images; each split needs "
+            "at least one"
         )
-    first = train[0][1]
-    height, width, _ = _decode_one(first, None, "")[0].shape
-    (train_images, train_grey), (test_images, test_grey) = (
-        _decode([file for _, file in rows], (width, height), first[0]) for rows in (train, test)
-    )
-    if grey and train_grey and test_grey:
-        train_images, test_images = train_images[..., :1].copy(), test_images[..., :1].copy()
-    return Decoded(train_images, _labels(train), test_images, _labels(test))
+    first = next(train.files())
+    pixels, is_grey = _decode_one(first, None, Fit(), "")
+    height, width = (fit.side, fit.side) if fit.side else pixels.shape[:2]
+    for channels in (1, 3) if source.grey and is_grey else (3,):
+        shape = height, width, channels
+        train_images = allocate("train_images", (len(train.labels), *shape))
+        test_images = allocate("test_images", (len(test.labels), *shape))
+        try:
+            _decode(train, train_images, fit, first[0])
+            _decode(test, test_images, fit, first[0])
+        except _Colour:
+            continue
+        return Decoded(train_images, train.labels, test_images, test.labels)
+    raise AssertionError("three channels take every image")
 
 
-def _labels(rows: Sequence[Encoded]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return np.array([label for label, _ in rows], dtype=np.int64)
+def _decode(split: EncodedSplit, images: Images, fit: Fit, first: str) -> None:
+    """Fill an array with a split's images, chunk by chunk; no more are held than the threads need."""
+    _, height, width, channels = images.shape
+
+    def fill(start: int, chunk: list[ImageFile]) -> None:
+        for row, file in enumerate(chunk, start):
+            pixels, is_grey = _decode_one(file, (width, height), fit, first)
+            if channels == 1 and not is_grey:
+                raise _Colour
+            images[row] = pixels[..., :channels]
+        release(images)
+
+    files, start, at_work = split.files(), 0, deque[Future[None]]()
+    with ThreadPoolExecutor(WORKERS) as pool:
+        while chunk := list(islice(files, CHUNK)):
+            at_work.append(pool.submit(fill, start, chunk))
+            start += len(chunk)
+            if len(at_work) > 2 * WORKERS:
+                at_work.popleft().result()
+        for rest in at_work:
+            rest.result()
 
 
-def _decode(files: Sequence[ImageFile], size: tuple[int, int], first: str) -> tuple[Images, bool]:
-    images = np.empty((len(files), size[1], size[0], 3), dtype=np.uint8)
-
-    def fill(start: int) -> bool:
-        all_grey = True
-        for row in range(start, min(start + CHUNK, len(files))):
-            images[row], is_grey = _decode_one(files[row], size, first)
-            all_grey = all_grey and is_grey
-        return all_grey
-
-    with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
-        return images, all(list(pool.map(fill, range(0, len(files), CHUNK))))
-
-
-def _decode_one(file: ImageFile, size: tuple[int, int] | None, first: str) -> tuple[Images, bool]:
+def _decode_one(file: ImageFile, size: tuple[int, int] | None, fit: Fit, first: str) -> tuple[Images, bool]:
+    """Return an image as RGB, and whether it is grey: of this size, or brought to it where a side is asked for."""
     name, read = file
     with _opened(name, io.BytesIO(read())) as image:
         # The size stands in the header, so a wrong one is refused before its pixels are decoded.
-        fits = size is None or image.size in (size, size[::-1])
+        fits = size is None or fit.side is not None or image.size in (size, size[::-1])
         seen = _as_seen(image) if fits else image
-        if size is not None and seen.size != size:
+        if size is not None and fit.side is None and seen.size != size:
             raise DataError(
                 f"{name}: the size is {seen.size[0]}x{seen.size[1]} but {first} is {size[0]}x{size[1]}"
-                "; resize all images to one size"
+                "; set data.image_size, which brings all images to one size"
             )
-        return np.asarray(seen.convert("RGB")), image.mode in GREY_MODES
+        pixels = seen.convert("RGB")
+        return np.asarray(pixels if size is None else fitted(pixels, size, fit.how)), image.mode in GREY_MODES
 
 
-def fit_image(path: Path, shape: tuple[int, int, int]) -> Images:
+def fit_image(path: Path, shape: tuple[int, int, int], how: Resize = "crop") -> Images:
     """Return a picture as uint8 [H, W, C], brought to a shape as ``fit_encoded`` does."""
-    return fit_encoded(path, path, shape)
+    return fit_encoded(path, path, shape, how)
 
 
-def fit_encoded(path: Path | str, file: Path | BinaryIO, shape: tuple[int, int, int]) -> Images:
+def fit_encoded(path: Path | str, file: Path | BinaryIO, shape: tuple[int, int, int], how: Resize = "crop") -> Images:
     """Return an encoded picture as uint8 [H, W, C]; ``path`` is what messages call it.
 
     It is turned as its camera says, laid on white where it is transparent, converted to grey (one channel) or RGB,
-    scaled until it covers the model's size, and its centre is cut out. A picture that has the right size and colours
-    stays as it is.
+    and brought to the model's size as images are for training, see ``resize.fitted``.
     """
     height, width, channels = shape
     with _opened(path, file) as image:
-        from PIL import ImageOps
-
         seen = _as_seen(image).convert("L" if channels == 1 else "RGB")
-        fitted = seen if seen.size == (width, height) else ImageOps.fit(seen, (width, height))
-        return np.asarray(fitted, dtype=np.uint8).reshape(shape)
+        return np.asarray(fitted(seen, (width, height), how), dtype=np.uint8).reshape(shape)
 
 
 @contextmanager

@@ -12,15 +12,18 @@ from typing import Literal
 import numpy as np
 
 from fedfeat.core.errors import DataError, nearest
-from fedfeat.data.cache import decode_cached
+from fedfeat.data.cache import decode_cached, need_memory
 from fedfeat.data.cifar import CIFAR10, CIFAR100, open_cifar
 from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation, Dataset, Labels, crop_flip, validation_split
 from fedfeat.data.domains import DigitDomains, folded, open_domains
 from fedfeat.data.folder import open_folder
+from fedfeat.data.idx import EMNIST, FASHION_MNIST, MNIST, open_idx
 from fedfeat.data.npz import open_npz
 from fedfeat.data.parquet import open_parquet
+from fedfeat.data.resize import Fit
 from fedfeat.data.settings import OWNED, DataSettings, search_places
 from fedfeat.data.source import DigitsSource, Source
+from fedfeat.data.svhn import open_svhn
 from fedfeat.data.tiny_imagenet import SUBSET, TinySource, open_tiny_imagenet
 
 Opener = Callable[[Path], Source | None]
@@ -58,6 +61,41 @@ _DATASETS = (
         classes=10,
         shape=(8, 8, 1),
         statistics=((0.3049,), (0.3756,)),
+    ),
+    DatasetInfo(
+        "mnist",
+        "MNIST, handwritten digits",
+        "download",
+        openers=(partial(open_parquet, default_names=MNIST.class_names), partial(open_idx, MNIST)),
+        classes=10,
+        shape=(28, 28, 1),
+    ),
+    DatasetInfo(
+        "fashion-mnist",
+        "Fashion-MNIST, pictures of clothes",
+        "download",
+        openers=(partial(open_parquet, default_names=FASHION_MNIST.class_names), partial(open_idx, FASHION_MNIST)),
+        classes=10,
+        shape=(28, 28, 1),
+    ),
+    *(
+        DatasetInfo(
+            layout.name,
+            f"EMNIST, handwritten characters, split {layout.name.removeprefix('emnist-')}",
+            "download",
+            openers=(partial(open_idx, layout),),
+            classes=len(layout.class_names),
+            shape=(28, 28, 1),
+        )
+        for layout in EMNIST
+    ),
+    DatasetInfo(
+        "svhn",
+        "SVHN, cropped house numbers",
+        "download",
+        openers=(partial(open_parquet, default_names=tuple("0123456789")), open_svhn),
+        classes=10,
+        shape=(32, 32, 3),
     ),
     DatasetInfo(
         "cifar10",
@@ -133,9 +171,9 @@ def load_dataset(settings: DataSettings, *, seed: int = 0, write_cache: bool = T
         keep = listed_classes(source, info)
     else:
         keep = choose_classes(names, settings.subset_classes, seed)
-    entry = decode_cached(source, keep, write=write_cache)
+    entry = decode_cached(source, keep, Fit(settings.image_size, settings.resize), write=write_cache)
     decoded, (mean, std) = entry.decoded, info.statistics or (entry.mean, entry.std)
-    _check_known(info, len(names), decoded.train_images.shape[1:])
+    _check_known(info, len(names), decoded.train_images.shape[1:], settings.image_size)
     kept = tuple(names[c] for c in keep)
     if info.needs == "path":
         _check_filled(str(settings.location()), kept, decoded.train_labels, decoded.test_labels)
@@ -148,7 +186,12 @@ def load_dataset(settings: DataSettings, *, seed: int = 0, write_cache: bool = T
         std=std,
         augmentation=augmentation.get(settings.augment, info.augmentation),
     )
-    dataset = dataset if settings.validation is None else validation_split(dataset, settings.validation, seed)
+    if settings.validation is not None:
+        shape = dataset.train_images.shape
+        need_memory(
+            "data.validation holds the training images in memory", shape, "move them to the test images yourself"
+        )
+        dataset = validation_split(dataset, settings.validation, seed)
     return folded(dataset, domains) if domains else dataset
 
 
@@ -211,11 +254,12 @@ def choose_classes(names: tuple[str, ...], count: int | None, seed: int) -> list
     return [order[i] for i in np.random.RandomState(seed % 2**32).permutation(total)[:count]]
 
 
-def _check_known(info: DatasetInfo, classes: int, shape: tuple[int, ...]) -> None:
+def _check_known(info: DatasetInfo, classes: int, shape: tuple[int, ...], side: int | None) -> None:
     """Refuse what is not the data set of that name: another number of classes, another size."""
     # TinyImageNet is also handed on with some of its classes only; CIFAR never is.
     wrong_count = info.classes is not None and (classes > info.classes if info.subset else classes != info.classes)
-    if wrong_count or (info.shape is not None and shape != info.shape):
+    known = info.shape if info.shape is None or side is None else (side, side, info.shape[2])
+    if wrong_count or (known is not None and shape != known):
         raise DataError(
             f"{info.name}: expected {info.classes} classes of {info.image_size} images, got {classes} "
             f"of {'x'.join(map(str, shape))}; check data.path, or use data.name = parquet, npz or folder"

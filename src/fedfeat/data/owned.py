@@ -18,9 +18,10 @@ from fedfeat.core.errors import DataError
 from fedfeat.core.rng import rng_at
 from fedfeat.data.dataset import NO_AUGMENTATION, Dataset, Images, Labels, crop_flip
 from fedfeat.data.folder import TEST_FOLDERS, FolderSource, open_folder
-from fedfeat.data.images import ImageFile, fit_encoded
+from fedfeat.data.images import fit_encoded
 from fedfeat.data.parquet import ParquetSource, open_parquet, open_parquet_file
-from fedfeat.data.settings import OWNED, DataSettings
+from fedfeat.data.settings import OWNED, DataSettings, Resize
+from fedfeat.data.source import ImageFile
 
 MEAN, STD, TEST_SHARE = 0.5, 0.25, 0.2
 Files = list[ImageFile]
@@ -47,8 +48,8 @@ def read_own(path: Path | None, settings: DataSettings, names: Sequence[str], se
     held = [c for c, name in enumerate(names) if name in source.class_names]
     keep = [source.class_names.index(names[c]) for c in held]
     train, test = ([[] for _ in names], [[] for _ in names])  # type: tuple[list[Files], list[Files]]
-    for files, rows in zip((train, test), source.encoded(keep), strict=True):
-        for label, file in rows:
+    for files, split in zip((train, test), source.encoded(keep), strict=True):
+        for label, file in zip(split.labels.tolist(), split.files(), strict=True):
             files[held[label]].append(file)
     if not has_test:
         share = settings.test_share or TEST_SHARE
@@ -99,8 +100,8 @@ def _dataset(settings: DataSettings, names: Sequence[str], train: list[Files], t
     assert shape is not None, "checked with the configuration"
     return Dataset(
         OWNED,
-        *_decoded(train, shape),
-        *_decoded(test, shape),
+        *_decoded(train, shape, settings.resize),
+        *_decoded(test, shape, settings.resize),
         class_names=tuple(names),
         mean=settings.mean or (MEAN,) * shape[2],
         std=settings.std or (STD,) * shape[2],
@@ -109,10 +110,10 @@ def _dataset(settings: DataSettings, names: Sequence[str], train: list[Files], t
     )
 
 
-def _decoded(files: list[Files], shape: tuple[int, int, int]) -> tuple[Images, Labels]:
-    """Decode class after class; images of another size are scaled and cut to the shape."""
+def _decoded(files: list[Files], shape: tuple[int, int, int], how: Resize) -> tuple[Images, Labels]:
+    """Decode class after class; images of another size are brought to the shape."""
     labels = np.repeat(np.arange(len(files)), [len(f) for f in files]).astype(np.int64)
     images = np.empty((len(labels), *shape), dtype=np.uint8)
     for row, (name, read) in enumerate(file for members in files for file in members):
-        images[row] = fit_encoded(name, io.BytesIO(read()), shape)
+        images[row] = fit_encoded(name, io.BytesIO(read()), shape, how)
     return images, labels

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import repeat
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from fedfeat.core.errors import DataError, MissingExtra
 from fedfeat.data.dataset import Labels, check_labels, relabel
-from fedfeat.data.images import Encoded, ImageFile, decode_splits
-from fedfeat.data.source import Decoded, numbered_names
+from fedfeat.data.resize import CHUNK
+from fedfeat.data.source import EncodedSplit, ImageFile, numbered_names
 
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("fine_label", "label", "coarse_label")
@@ -39,20 +41,22 @@ class ParquetSource:
     test: tuple[Path, ...]
     class_names: tuple[str, ...] = field(repr=False)
     kind: str = "parquet"
+    grey: bool = True
 
     @property
     def files(self) -> tuple[Path, ...]:
         """All shards."""
         return (*self.train, *self.test)
 
-    def encoded(self, keep: Sequence[int]) -> tuple[list[Encoded], list[Encoded]]:
-        """Return the rows of the kept classes before decoding, in the order of the shards."""
-        total = len(self.class_names)
-        return _read_split(self.train, keep, total), _read_split(self.test, keep, total)
+    @property
+    def where(self) -> str:
+        """The folder of the shards."""
+        return str(self.train[0].parent)
 
-    def decode(self, keep: Sequence[int]) -> Decoded:
-        """Decode the rows whose label is kept."""
-        return decode_splits(str(self.train[0].parent), *self.encoded(keep), grey=True)
+    def encoded(self, keep: Sequence[int]) -> tuple[EncodedSplit, EncodedSplit]:
+        """Return the rows of the kept classes, in the order of the shards."""
+        total = len(self.class_names)
+        return _split(self.train, keep, total), _split(self.test, keep, total)
 
 
 def open_parquet(path: Path, default_names: tuple[str, ...] = ()) -> ParquetSource | None:
@@ -61,9 +65,12 @@ def open_parquet(path: Path, default_names: tuple[str, ...] = ()) -> ParquetSour
     folder = next((f for f in folders if _shards(f, "train")), None)
     if folder is None:
         return None
-    test = next((shards for split in TEST_SPLITS if (shards := _shards(folder, split))), None)
+    found = (_shards(folder, split) for split in TEST_SPLITS)
+    test = next((shards for shards in found if shards and _labelled(shards[0])), None)
     if test is None:
-        raise DataError(f"{folder}: there is train-*.parquet but neither test- nor validation-*.parquet; add it")
+        raise DataError(
+            f"{folder}: there is train-*.parquet but neither test- nor validation-*.parquet with labels; add it"
+        )
     train = _shards(folder, "train")
     return ParquetSource(train, test, _class_names(train[0]) or default_names or _counted((*train, *test)))
 
@@ -113,35 +120,57 @@ def _class_names(path: Path) -> tuple[str, ...]:
 
 
 def _counted(shards: Sequence[Path]) -> tuple[str, ...]:
-    return numbered_names(str(shards[0].parent), [_read_shard(shard, False)[1] for shard in shards])
+    return numbered_names(str(shards[0].parent), [_read_labels(shard) for shard in shards])
 
 
-def _read_shard(path: Path, with_images: bool) -> tuple[Any, Labels]:
-    """Return the column of encoded images (None unless asked for) and the labels of one shard."""
-    with _open(path) as file:
-        label, image = _column(file, path, LABEL_COLUMNS), _column(file, path, IMAGE_COLUMNS)
-        try:
-            table = file.read(columns=[label, image] if with_images else [label])
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: the file is damaged ({error}); fetch it again") from error
-    column = table.column(label)
+def _read_labels(path: Path) -> Labels:
+    with _open(path) as file, _damaged(path):
+        label = _column(file, path, LABEL_COLUMNS)
+        column = file.read(columns=[label]).column(label)
     if not str(column.type).startswith(("int", "uint")) or column.null_count:
         raise DataError(
             f"{path}: column {label!r} must hold an integer in every row, got {column.type} with "
             f"{column.null_count} empty rows; relabel it"
         )
-    return table.column(image) if with_images else None, column.to_numpy().astype(np.int64)
+    return np.asarray(column.to_numpy().astype(np.int64))
 
 
-def _read_split(shards: Sequence[Path], keep: Sequence[int], total: int) -> list[Encoded]:
-    encoded: list[Encoded] = []
+def _labelled(path: Path) -> bool:
+    """Say whether a test split tells its labels: of ImageNet's they are all -1, and the validation set is for tests."""
+    labels = _read_labels(path)
+    return not len(labels) or bool((labels != -1).any())
+
+
+@contextmanager
+def _damaged(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: the file is damaged ({error}); fetch it again") from error
+
+
+def _split(shards: Sequence[Path], keep: Sequence[int], total: int) -> EncodedSplit:
+    """Return the rows of the kept classes: labels now, images as they are asked for."""
+    chosen, labels = [], [np.empty(0, dtype=np.int64)]
     for path in shards:
-        images, old = _read_shard(path, True)
+        old = _read_labels(path)
         check_labels(str(path), old, total)
         rows, new = relabel(old, keep, total)
-        files = map(_image, repeat(path), rows.tolist(), images.take(rows).to_pylist())
-        encoded += zip(new.tolist(), files, strict=True)
-    return encoded
+        chosen.append((path, rows))
+        labels.append(new)
+    return EncodedSplit(np.concatenate(labels), partial(_read_images, chosen))
+
+
+def _read_images(chosen: Sequence[tuple[Path, npt.NDArray[np.intp]]]) -> Iterator[ImageFile]:
+    """Yield the images in some rows of each shard; a shard is read a batch of rows at a time."""
+    for path, rows in chosen:
+        with _open(path) as file, _damaged(path):
+            column, start = _column(file, path, IMAGE_COLUMNS), 0
+            for batch in file.iter_batches(CHUNK, columns=[column]):
+                here = rows[np.searchsorted(rows, start) : np.searchsorted(rows, start + len(batch))]
+                values = batch.column(0).take(here - start).to_pylist() if len(here) else ()
+                yield from (_image(path, row, value) for row, value in zip(here.tolist(), values, strict=True))
+                start += len(batch)
 
 
 def _image(path: Path, row: int, value: Any) -> ImageFile:

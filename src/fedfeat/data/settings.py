@@ -12,11 +12,8 @@ from fedfeat.core.files import expanded
 from fedfeat.core.settings import Settings
 
 OWNED = "owned"  # the name of data that clients hold themselves
-FOLDERS = {
-    "cifar10": ("cifar10",),
-    "cifar100": ("cifar100",),
-    "tiny-imagenet": ("tiny-imagenet", "tiny-imagenet-subset"),
-}
+OTHER_FOLDERS = {"tiny-imagenet": ("tiny-imagenet-subset",)}  # where a data set is searched for besides
+Resize = Literal["crop", "pad"]
 
 
 class DataSettings(Settings):
@@ -24,9 +21,9 @@ class DataSettings(Settings):
 
     name: str = Field(
         default="digits",
-        description="digits, cifar10, cifar100, tiny-imagenet, or parquet, npz, folder for your own images, domains or "
-        "digits-domains for the same classes in several domains, or owned "
-        "for images that every client of a federation holds itself",
+        description="digits, mnist, fashion-mnist, emnist-balanced (-byclass, -bymerge, -letters, -digits, -mnist), "
+        "svhn, cifar10, cifar100, tiny-imagenet, or parquet, npz, folder for your own images, domains or "
+        "digits-domains for the same classes in several domains, or owned for images that every client of a federation holds itself",
     )
     path: str | None = Field(
         default=None,
@@ -37,6 +34,14 @@ class DataSettings(Settings):
         default=None,
         ge=1,
         description="keep this many classes, drawn with the seed; unset: all, of tiny-imagenet always the same 50",
+    )
+    image_size: int | None = Field(
+        default=None, ge=1, description="height and width that all images are brought to; unset: the size they have"
+    )
+    resize: Resize = Field(
+        default="crop",
+        description="how images come to a size, also in `fedfeat predict`: crop scales until they cover it and cuts "
+        "out the centre, pad scales until they fit in and leaves black around",
     )
     augment: Literal["auto", "none", "crop-flip"] = Field(
         default="auto",
@@ -79,6 +84,8 @@ class DataSettings(Settings):
             raise ValueError("owned: state the images' height, width and channels, such as image_shape = [32, 32, 3]")
         if self.subset_classes is not None:
             raise ValueError("owned: subset_classes has no meaning here; scenario.task_names lists the classes")
+        if self.image_size is not None:
+            raise ValueError("owned: image_size has no meaning here; image_shape states height, width and channels")
         height, width, channels = self.image_shape
         if min(height, width) < 1 or channels not in (1, 3):
             raise ValueError(f"image_shape: expected height, width and 1 or 3 channels, got {list(self.image_shape)}")
@@ -101,13 +108,18 @@ def home() -> Path:
     return Path(chosen).expanduser() if chosen else Path.home() / ".cache" / "fedfeat"
 
 
+def folder_name(name: str) -> str:
+    """Return the folder of a named data set; what comes in one archive shares one."""
+    return "emnist" if name.startswith("emnist-") else name
+
+
 def download_folder(name: str) -> Path:
     """Return the folder that ``fedfeat data get`` fills for a data set."""
-    return home() / "data" / name
+    return home() / "data" / folder_name(name)
 
 
 def search_places(name: str) -> list[Path]:
     """Return the folders searched for a named data set, in order."""
     shared = os.environ.get("FEDFEAT_DATA")
-    places = [Path(shared).expanduser() / folder for folder in FOLDERS[name]] if shared else []
-    return [*places, download_folder(name)]
+    folders = (folder_name(name), *OTHER_FOLDERS.get(name, ()))
+    return [*(Path(shared).expanduser() / folder for folder in folders if shared), download_folder(name)]

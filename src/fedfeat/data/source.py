@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from fedfeat.core.errors import DataError
 from fedfeat.data.dataset import Images, Labels, check_split, pick_classes
 
 MOST_EMPTY = 10_000  # an owner of few images may hold high classes only, but higher labels than this are ids
+
+ImageFile = tuple[str, Callable[[], bytes]]
+"""A name for messages, and a function that reads the encoded bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,8 +28,8 @@ class Decoded:
     test_labels: Labels
 
 
-class Source(Protocol):
-    """A data set on disk; opening it is cheap, ``decode`` is where the work is."""
+class Stored(Protocol):
+    """A data set on disk; opening it is cheap, decoding it is where the work is."""
 
     @property
     def kind(self) -> str:
@@ -40,8 +43,39 @@ class Source(Protocol):
     def class_names(self) -> tuple[str, ...]:
         """The name of each class, by label."""
 
+
+class ArraySource(Stored, Protocol):
+    """A source that is read as whole arrays."""
+
     def decode(self, keep: Sequence[int]) -> Decoded:
         """Decode the samples of the classes in ``keep``; class ``keep[i]`` becomes label i."""
+
+
+@dataclass(frozen=True)
+class EncodedSplit:
+    """The images of a split before decoding: labels at once, files one after another whenever they are asked for."""
+
+    labels: Labels
+    files: Callable[[], Iterator[ImageFile]]
+
+
+@runtime_checkable
+class EncodedSource(Stored, Protocol):
+    """A source whose images are encoded one by one, as PNG, JPEG and the like."""
+
+    @property
+    def where(self) -> str:
+        """What messages call it."""
+
+    @property
+    def grey(self) -> bool:
+        """Whether images that are all grey keep their one channel."""
+
+    def encoded(self, keep: Sequence[int]) -> tuple[EncodedSplit, EncodedSplit]:
+        """Return training and test images of the classes in ``keep``; class ``keep[i]`` becomes label i."""
+
+
+Source = ArraySource | EncodedSource
 
 
 def keep_classes(where: str, decoded: Decoded, keep: Sequence[int], total: int) -> Decoded:

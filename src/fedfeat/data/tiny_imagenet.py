@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from fedfeat.core.errors import DataError
-from fedfeat.data.images import Encoded, decode_splits
-from fedfeat.data.source import Decoded
+from fedfeat.data.source import EncodedSplit
 
 FOLDER = "tiny-imagenet-200"
 ARCHIVE = "tiny-imagenet-200.zip"
@@ -47,17 +48,24 @@ class TinySource:
     wnids: tuple[str, ...] = field(repr=False)
     class_names: tuple[str, ...] = field(repr=False)
     kind: str = "tiny-imagenet"
+    grey: bool = False
 
-    def decode(self, keep: Sequence[int]) -> Decoded:
-        """Decode the images of the kept classes only."""
+    @property
+    def where(self) -> str:
+        """The zip or the folder."""
+        return str(self.tree.root)
+
+    def encoded(self, keep: Sequence[int]) -> tuple[EncodedSplit, EncodedSplit]:
+        """Return the images of the kept classes only."""
         label = {self.wnids[c]: i for i, c in enumerate(keep)}
         train = sorted((label[w], n) for n in self.tree.names if (w := _train_wnid(n)) in label)
         test = [(label[w], n) for n, w in _annotations(self.tree, self.wnids) if w in label]
-        return decode_splits(str(self.tree.root), self._encoded(train), self._encoded(test), grey=False)
+        return self._split(train), self._split(test)
 
-    def _encoded(self, rows: Sequence[tuple[int, str]]) -> list[Encoded]:
+    def _split(self, rows: Sequence[tuple[int, str]]) -> EncodedSplit:
         read, root = self.tree.read, self.tree.root
-        return [(label, (f"{root}, {name}", functools.partial(read, name))) for label, name in rows]
+        labels = np.array([label for label, _ in rows], dtype=np.int64)
+        return EncodedSplit(labels, lambda: ((f"{root}, {name}", functools.partial(read, name)) for _, name in rows))
 
 
 def open_tiny_imagenet(path: Path) -> TinySource | None:

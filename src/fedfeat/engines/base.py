@@ -1,4 +1,4 @@
-"""What all engines that train here share: images on the device as bytes, one resident model, clients in turn."""
+"""What all engines that train here share: images as bytes, one resident model, clients in turn."""
 
 from __future__ import annotations
 
@@ -41,6 +41,9 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+ROOM = 0.5  # share of a GPU's free memory that images may take
+
+
 class FrozenNetworks:
     """One resident network per name and task, in evaluation mode; asking again loads other weights into it."""
 
@@ -74,6 +77,7 @@ class BaseEngine:
         self.config, self.scenario, self.method = config, scenario, method
         self.device = choose_device(config.engine.device)
         _set_precision(config.engine.precision)
+        fed = not self.has_room(dataset)
         self.train_images, self.test_images = (
             DeviceImages(
                 images,
@@ -82,6 +86,7 @@ class BaseEngine:
                 std=dataset.std,
                 augmentation=dataset.augmentation,
                 device=self.device,
+                fed=fed,
             )
             for images, labels in (
                 (dataset.train_images, dataset.train_labels),
@@ -108,6 +113,10 @@ class BaseEngine:
         self._frozen = FrozenNetworks(self.new_network, scenario)
         self.task, self.round = -1, 0
         self.secret: int | None = None  # of a client that owns its data, see Client.secret
+
+    def has_room(self, dataset: Dataset) -> bool:
+        """Return whether the device can keep all images; otherwise they are fed to it batch by batch."""
+        return self.device.type != "cuda" or image_bytes(dataset) <= ROOM * torch.cuda.mem_get_info(self.device)[0]
 
     def begin_task(self, task: int, weights: Tensor | None = None) -> Tensor:
         """Grow the head to the task's classes and return the model's vector; clients that left take their state along.
@@ -205,7 +214,7 @@ class BaseEngine:
             settings=self.config.train,
             privacy=self.config.privacy,
             loss=self.method.loss,
-            class_names=self.class_names[:seen.num_classes],
+            class_names=self.class_names[: seen.num_classes],
             shared=self.shared,
             encode=None,
             frozen=self.frozen,
@@ -299,6 +308,11 @@ class BaseEngine:
         """Count right and wrong predictions of the global model on the test images of all seen classes."""
         self.model.load(weights)
         return count(self.network, self.test_images, self.seen, self.method, known, domains=self.test_domains)
+
+
+def image_bytes(dataset: Dataset) -> int:
+    """Return what all images of a data set take."""
+    return dataset.train_images.nbytes + dataset.test_images.nbytes
 
 
 def _set_precision(precision: str) -> None:

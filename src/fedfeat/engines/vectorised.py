@@ -48,6 +48,8 @@ class VectorisedClients:
             return False
         if engine.scenario.lags.any():  # other classes are old for other clients
             return False
+        if not engine.train_images.resident:
+            return False  # captured steps read images on the device
         samples = [n for k in requests if (n := self._samples(k))]
         # Attention has no kernel for a stack of models, so a transformer is stacked only if asked for.
         worth_a_look = len(samples) >= FEWEST_CLIENTS and engine.device.type in SMALL_STEP

@@ -21,6 +21,7 @@ from fedfeat.federation.energies import BINS, EnergyMeter
 from fedfeat.federation.exchange import Exchange
 from fedfeat.models import Network, Outputs
 
+MOST_VALUES = 2**23  # of the images that are evaluated at once
 AT_ONCE = 32  # batches that are corrected and counted together, in many small steps
 EVALUATE = "evaluate"
 TABLES, ENERGIES = "tables", "energies"
@@ -61,12 +62,13 @@ def count(
     batch: int = 512,
     domains: Tensor | None = None,
 ) -> Tables:
-    """Return the confusion tables on all test images of the classes seen so far.
+    """Return the confusion tables on all test images of the classes seen so far; of large ones, fewer at once.
 
     :param domains: of each image, where tasks bring domains: the tables then have rows for every class of domain 0,
         of domain 1, and so on, up to that of the task.
     """
     network.eval()
+    batch = max(min(batch, MOST_VALUES // math.prod(images.images.shape[1:])), 1)
     predictions = [method.predict, *method.variants.values()]
     rows = images.labels if domains is None else domains * seen.num_classes + images.labels
     shape = seen.num_classes * (1 if domains is None else seen.task + 1), seen.num_classes

@@ -131,7 +131,7 @@ class Experiment:
         self.engine = engine(config, self.dataset, self.scenario, self.method)
         self.fingerprint = fingerprint(self.dataset)
         backbone = self.engine.network.backbone
-        self.card = ModelCard.of(self.dataset, self.scenario, backbone.fingerprint)
+        self.card = ModelCard.of(self.dataset, self.scenario, backbone.fingerprint, config.data.resize)
         dim = backbone.feature_dim
         if self.method.has_etf_head and dim < self.dataset.num_classes:
             raise ConfigError(

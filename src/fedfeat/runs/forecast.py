@@ -11,7 +11,9 @@ from typing import Any
 from fedfeat.algorithm.sent import PREVIOUS_MODEL, Sent
 from fedfeat.config import Config
 from fedfeat.data import Dataset, load_dataset
+from fedfeat.data.cache import TOLD_BYTES
 from fedfeat.data.settings import OWNED
+from fedfeat.engines.base import image_bytes
 from fedfeat.methods import parts_of
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.identity import deciding_settings
@@ -133,6 +135,10 @@ def declaration(entry: str, sends: list[Sent]) -> Sent | None:
 
 def _notes(experiment: Experiment, rehearsal: Rehearsal, sends: list[Sent]) -> Iterator[str]:
     done, tasks = len(rehearsal.tasks), experiment.scenario.num_tasks
+    size = image_bytes(experiment.dataset)
+    if size >= TOLD_BYTES:
+        where = "read from disk batch by batch" if experiment.engine.train_images.on_disk else "held on the device"
+        yield f"images take {size / 1e9:.1f} GB, {where}"
     if done < tasks or not rehearsal.tasks[-1].whole:
         how = "" if rehearsal.tasks[-1].whole else ", whose end was cut off: bytes and time are at least these"
         yield f"there was time to rehearse {done} of {tasks} tasks; the others are reckoned like the last of these{how}"

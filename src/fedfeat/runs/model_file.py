@@ -23,6 +23,7 @@ from fedfeat.core.errors import CheckpointError
 from fedfeat.core.files import write_atomically
 from fedfeat.core.settings import Settings
 from fedfeat.data import Dataset
+from fedfeat.data.settings import Resize
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.checkpoint import CheckpointFolder
 from fedfeat.scenario import Scenario
@@ -39,9 +40,12 @@ class ModelCard(Settings):
     class_names: tuple[str, ...]  # of the whole run, in order of arrival
     seen_classes: tuple[int, ...]  # after each task
     backbone: str | None = None  # fingerprint of the folder with its frozen weights, if it has any
+    resize: Resize = "crop"  # how images were brought to their size
 
     @classmethod
-    def of(cls, dataset: Dataset, scenario: Scenario, backbone: str | None = None) -> ModelCard:
+    def of(
+        cls, dataset: Dataset, scenario: Scenario, backbone: str | None = None, resize: Resize = "crop"
+    ) -> ModelCard:
         """Describe the models of an experiment."""
         return cls(
             image_shape=dataset.image_shape,
@@ -50,6 +54,7 @@ class ModelCard(Settings):
             class_names=tuple(dataset.class_names[c] for c in scenario.class_order),
             seen_classes=tuple(scenario.seen_classes(task) for task in range(scenario.num_tasks)),
             backbone=backbone,
+            resize=resize,
         )
 
     def seen(self, task: int) -> Seen:

@@ -21,6 +21,7 @@ from fedfeat.config import Config
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import NO_AUGMENTATION
+from fedfeat.data.settings import Resize
 from fedfeat.models import ETFHead, FlatModel, Network, Outputs, PixelScale, build_network
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.model_file import ModelCard, SavedModel, read_model, refuse_other_backbone
@@ -49,6 +50,7 @@ class Trained:
     known: Known
     class_names: tuple[str, ...]  # of the classes seen so far, in order of arrival
     finished: bool  # False for a model from the middle of a task
+    resize: Resize = "crop"  # how images of another size become the model's, as in training
 
     @property
     def device(self) -> torch.device:
@@ -130,6 +132,7 @@ def load_trained(run_folder: Path | str, task: int | None = None, device: str | 
         known=Known(saved.numbers, _moved(saved.tensors, device)),
         class_names=saved.card.class_names[: seen.num_classes],
         finished=saved.finished,
+        resize=saved.card.resize,
     )
 
 

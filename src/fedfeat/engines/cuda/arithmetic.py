@@ -159,7 +159,7 @@ class Own(Plain):
         from fedfeat.engines.cuda.kernels.launch import compiling_ahead
 
         if name not in self._compiled:
-            with compiling_ahead(self.images.images.device):
+            with compiling_ahead(self.images.device):
                 work()
             self._compiled.add(name)
 

@@ -28,6 +28,7 @@ from fedfeat.config import Config
 from fedfeat.core.errors import ConfigError, FedfeatError
 from fedfeat.core.payload import SHARED, Payload, number_of
 from fedfeat.data.dataset import Dataset
+from fedfeat.engines.base import ROOM, image_bytes
 from fedfeat.engines.cuda.arithmetic import arithmetic
 from fedfeat.engines.cuda.capture import STEPS_TO_CAPTURE, put_back, warmed_up
 from fedfeat.engines.cuda.local_update import LocalUpdate, Plans
@@ -46,7 +47,6 @@ class CudaEngine(InProcessEngine):
 
     def __init__(self, config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> None:
         super().__init__(config, dataset, scenario, method)
-        need_gpu(self.device)
         if isinstance(self.network.backbone, PretrainedBackbone):
             raise ConfigError(
                 "engine.name: cuda captures the steps of networks that are built in, not of pre-trained ones; set "
@@ -63,6 +63,18 @@ class CudaEngine(InProcessEngine):
         self.most_images_per_second = self._ceiling()
         self.planned: Plans = {}  # ahead of their round
         self._captured: bool | None = None
+
+    def has_room(self, dataset: Dataset) -> bool:
+        """Return True; a device that is no GPU, or cannot keep all images, is refused."""
+        need_gpu(self.device)
+        need, free = image_bytes(dataset), torch.cuda.mem_get_info(self.device)[0]
+        if need > ROOM * free:
+            raise ConfigError(
+                f"engine.name: cuda keeps all images on the GPU, and these need {need / 1e9:.1f} GB, more than half of "
+                f"the {free / 1e9:.1f} GB that are free; use engine.name = 'inprocess', which feeds the GPU from disk "
+                "batch by batch, or lower data.image_size"
+            )
+        return True
 
     def begin_task(self, task: int, weights: Tensor | None = None) -> Tensor:
         """Grow the heads; steps of the task are captured when its first clients arrive."""

@@ -22,7 +22,7 @@ from fedfeat.core.errors import MissingExtra
 from fedfeat.core.files import write_atomically
 from fedfeat.core.rng import int_at, rng_at
 from fedfeat.data.augment import DeviceImages, plan_epoch
-from fedfeat.data.images import require_pillow
+from fedfeat.data.resize import require_pillow
 from fedfeat.methods.data_free.generator import ImageShape
 from fedfeat.methods.data_free.losses import BatchNormProbe, softened_divergence
 from fedfeat.methods.data_free.pool import POOL, PREVIOUS_MODEL, SyntheticPool, endless_batches, mapped, varied

@@ -85,6 +85,7 @@ def _write(kind: Format, graph: PredictionGraph, path: Path, correction: str) ->
     metadata = {
         "class_names": json.dumps(trained.class_names),
         "input": f"uint8 images [N, {', '.join(map(str, trained.image_shape))}], height, width, channels (RGB or grey)",
+        "resize": trained.resize,
         "method": trained.config.method,
         "correction": correction,
         "task": str(trained.seen.task + 1),
