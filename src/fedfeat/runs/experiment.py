@@ -22,6 +22,7 @@ from fedfeat.federation.loop import Event, Federation, Listener, Saver
 from fedfeat.federation.metrics import over_tasks
 from fedfeat.federation.privacy import statement
 from fedfeat.federation.progress import Progress
+from fedfeat.federation.rollback import repeated_rounds, rollbacks_of
 from fedfeat.models import PretrainedBackbone
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.identity import deciding_settings, refuse_other_run
@@ -221,7 +222,9 @@ class Experiment:
             folder=folder.path,
         )
         federation.run(emit, self._saver(folder))
-        result = summarise(self.config, self.scenario, progress, self.notes) | self._privacy()
+        result = summarise(self.config, self.scenario, progress, self.notes) | self._privacy(folder.path)
+        if rollbacks := rollbacks_of(folder.path):
+            result["rollbacks"] = rollbacks
         write_json(folder.result_path, result)
         for listener in listeners:
             listener({"event": "end", "folder": str(folder.path), "result": result})
@@ -243,20 +246,22 @@ class Experiment:
                 "events_sha256": sha256(folder.events_path),
                 CARD: self.card.model_dump(mode="json"),
             }
-            folder.checkpoints.save(progress, self.engine.states, self.engine.touched, extra)
+            keep = self.config.run.keep_task_ends
+            folder.checkpoints.save(progress, self.engine.states, self.engine.touched, extra, keep_ends=keep)
             self.engine.touched.clear()
             last = time.monotonic()
             return True
 
         return save
 
-    def _privacy(self) -> Result:
-        """Return what the result says about privacy, if anything was asked for."""
+    def _privacy(self, folder: Path) -> Result:
+        """Return what the result says about privacy, if anything was asked for; a repeated round counts again."""
         settings = self.config.privacy
         if settings.clip is None:
             return {}
         sends = {*self.method.sends, *((*SENDS, *HELD) if self.dataset.private else ())}
-        return {"privacy": statement(settings, self.scenario.num_tasks * self.config.train.rounds, sends)}
+        releases = self.scenario.num_tasks * self.config.train.rounds + repeated_rounds(folder)
+        return {"privacy": statement(settings, releases, sends)}
 
     def start_event(self) -> Event:
         """Return what is put together here, as the first event of a run tells it."""

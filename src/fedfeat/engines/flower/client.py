@@ -80,6 +80,7 @@ class FederationClient:
         try:
             self._accept(header)
             run = self._open_run(header["run"], reopen=True)
+            run.go_back(header.get("rollbacks", []))
             self._log_what_leaves(run)
         except Exception as error:
             return {"name": self.settings.name, "refused": self._reason("cannot take part", header, error)}
@@ -146,7 +147,9 @@ class FederationClient:
             self.settings.policy.check_run(config)
             remove_leftovers(folder)
             account = UpdateAccount(self.settings.folder)
-            self.run = ClientRun(name, table, config, self.data, Store(folder / "store"), self.settings.policy, account)
+            policy = self.settings.policy
+            store = Store(folder / "store", keep_ends=policy.most_rollbacks > 0)
+            self.run = ClientRun(name, table, config, self.data, store, policy, account)
         return self.run
 
     def _folder(self, run: str) -> Path:
@@ -189,6 +192,16 @@ class ClientRun:
         kept = self.store.tensor(snapshot, EXEMPLARS)
         return {"generation": snapshot.generation, "exemplars": 0 if kept is None else len(kept)}
 
+    def go_back(self, rollbacks: list[str]) -> None:
+        """Follow a server that went back to earlier places, if the policy allows it."""
+        new = rollbacks[self.store.rollbacks :]
+        if not new:
+            return
+        self.policy.check_rollbacks(len(rollbacks))
+        for to in new:
+            self.store.go_back(to)
+            log.info("the server went back to %s, and so did this client", to)
+
     def answer(self, header: Header, packed: Packed) -> tuple[Header, Packed]:
         """Return the reply: from memory if this request was answered before, by running the operation otherwise."""
         place, op, digest = (header["task"], header["round"]), header["op"], packed.digest()
@@ -221,6 +234,11 @@ class ClientRun:
         place, op = (header["task"], header["round"]), header["op"]
         if not (0 <= place[0] < self.scenario.num_tasks and 0 <= place[1] < self.config.train.rounds):
             raise PolicyError(f"the run has no task {place[0] + 1} with a round {place[1] + 1}")
+        if not self.store.reaches(place):
+            raise PolicyError(
+                f"{op!r:.40} of task {place[0] + 1}, round {place[1] + 1} lies before what this client keeps; a server "
+                "goes back with 'fedfeat rollback', if the client's policy allows it"
+            )
         if not self.policy.one_answer:
             return
         if self.account.client(self.name, header["client"]) != header["client"]:

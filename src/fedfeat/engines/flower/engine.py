@@ -25,6 +25,7 @@ from fedfeat.engines.flower.update_norms import oversized
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.exchange import needed
+from fedfeat.federation.rollback import rollbacks_of
 from fedfeat.federation.screen import TRAIN, declared_losses, fault_of, fault_of_header, odd_ones, seconds_of
 from fedfeat.scenario import Scenario
 
@@ -48,6 +49,7 @@ class FlowerEngine(InProcessEngine):
             "config": config_to_send(config),
             "data": fingerprint(dataset),
             "backbone": self.network.backbone.fingerprint,
+            "rollbacks": [record["to"] for record in rollbacks_of(folder)],
         }
         self.roster = Roster(folder, channel, scenario.num_clients, greeting, config.federation.deadline)
         self.sends = {**method.sends, **declared_losses(method), **(SENDS if dataset.private else {})}
