@@ -47,8 +47,10 @@ def test_a_set_is_complete_and_readable_by_its_owner_only(made: Path) -> None:
         "server/clients/ward-b.pub",
         "clients/ward-a/ca.crt",
         "clients/ward-a/ward-a.key",
+        "clients/ward-a/ward-a.pub",
         "clients/ward-b/ca.crt",
         "clients/ward-b/ward-b.key",
+        "clients/ward-b/ward-b.pub",
     }
     for path in [made, *made.rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path

@@ -22,6 +22,7 @@ from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.sent import Sent
 from fedfeat.config import Config
 from fedfeat.config.config import differing_keys
+from fedfeat.core.audit import AUDIT, AuditLog
 from fedfeat.core.errors import FedfeatError, one_line
 from fedfeat.core.files import remove_leftovers, write_json
 from fedfeat.core.payload import SHARED, Payload, State, tensor_of, value_bytes
@@ -67,6 +68,7 @@ class FederationClient:
     def __init__(self, settings: ClientSettings, data: ClientData) -> None:
         self.settings, self.data = settings, data
         self.run: ClientRun | None = None  # the one that is open
+        self.audit = AuditLog(settings.folder / AUDIT)
 
     def hello(self, header: Header) -> Header:
         """Say who this is; the run that the server names is opened and stays open."""
@@ -83,7 +85,9 @@ class FederationClient:
             run.go_back(header.get("rollbacks", []))
             self._log_what_leaves(run)
         except Exception as error:
+            self.audit.note("run refused", run=header.get("run"), reason=error)
             return {"name": self.settings.name, "refused": self._reason("cannot take part", header, error)}
+        self.audit.note("run accepted", run=run.name, method=run.config.method)
         return {
             "name": self.settings.name,
             "client": self.settings.client,
@@ -111,9 +115,14 @@ class FederationClient:
 
     def ask(self, header: Header, request: Packed) -> tuple[Header, Packed]:
         """Answer one operation; whatever goes wrong is part of the answer."""
+        asked = {name: header.get(name) for name in ("run", "op")}
+        asked |= {name: n + 1 for name in ("task", "round") if isinstance(n := header.get(name), int)}
         try:
-            return self._open_run(header["run"]).answer(header, request)
+            told, answer = self._open_run(header["run"]).answer(header, request)
+            self.audit.note("answered", **asked, bytes=sum(map(len, answer.buffers.values())), again="again" in told)
+            return told, answer
         except Exception as error:
+            self.audit.note("request refused", **asked, reason=error)
             if not isinstance(error, PolicyError):
                 self.run = None  # what an operation left behind when it broke off is not to be trusted
             return {"failed": self._reason(f"{header.get('op')} failed", header, error)}, pack({})

@@ -82,6 +82,8 @@ class FlowerEngine(InProcessEngine):
         self._account = _account(answers, packing - started, arrived - packed, own)
         for client in sorted(replies):
             reply = replies.pop(client)
+            if isinstance(reply, Lost):
+                self.roster.audit.note(f"reply {reply.fate}", client=client, reason=reply.reason, **self._where(op))
             yield client, Lost(reply.fate, one_line(reply.reason)) if isinstance(reply, Lost) else reply
 
     def exemplars(self) -> int:
@@ -96,7 +98,12 @@ class FlowerEngine(InProcessEngine):
         """Take up what the server remembers of clients' states."""
         self.states = {k: dict(s) for k, s in states.items()}
 
+    def _where(self, op: str) -> dict[str, Any]:
+        return {"op": op, "task": self.task + 1, "round": self.round + 1}
+
     def _send(self, op: str, messages: Mapping[int, Request]) -> dict[int, Reply | Lost]:
+        if messages:
+            self.roster.audit.note("asked", clients=sorted(messages), **self._where(op))
         return dict(self.channel.send(ASK, messages, self.silence.deadline(op))) if messages else {}
 
     def _told_again(
