@@ -97,7 +97,7 @@ def key_refusal(server: str, ca: Path | None, key: Path | None) -> str | None:
             answer = asking.post(f"https://{server}/v1/fleet/pull-messages", headers=headers)
     except httpx.TransportError:
         return None
-    return one_line(answer.text.strip()) if answer.status_code == 403 and answer.text.startswith(REFUSED) else None
+    return one_line(answer.text.strip()) if answer.status_code == 401 and answer.text.startswith(REFUSED) else None
 
 
 def _health(host: str, port: int, ca: Path | None, timeout: float) -> bool:

@@ -107,7 +107,7 @@ class Gateway:
             return False
         why = refusal(request, self.limits.header_bytes, self.limits.body_bytes)
         if why is None and self.keys is not None and (reason := self.keys.refusal(dict(request.headers))):
-            why = Refusal(403, reason)
+            why = Refusal(401, reason)  # a client takes 403 for the end of a run
         if why is not None:
             await self._refuse(client, peer, request.method + b" " + request.target, why)
             return False

@@ -58,8 +58,8 @@ class ClientPolicy(Settings):
         """Refuse a server that goes back too often: every repeated round is another release."""
         if count > self.most_rollbacks:
             raise PolicyError(
-                f"policy: the server went back in this run, {count} times so far, and may {self.most_rollbacks} times; "
-                "the client's owner allows it with most_rollbacks"
+                f"policy: the server went back to earlier rounds of this run ({count} times, {self.most_rollbacks} are "
+                "allowed); the client's owner allows it with most_rollbacks"
             )
 
     def check_request(self, op: str, kept: int, updates: int) -> None:
