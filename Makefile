@@ -4,6 +4,7 @@
 # make mutants  deliberate faults, which the tests must find; minutes
 # make bench  speed, as ratios to a plain loop in the same run
 # make docs   the documentation as a site in site/, which opens from disk
+# make attack  hostile clients, servers and strangers at a federation's sockets, all on this machine; minutes
 # make chaos  a federation whose clients, server and SuperLink are killed in the middle of rounds; minutes
 PYTHON ?= python3
 VENV := .venv
@@ -13,7 +14,7 @@ STAMP := $(VENV)/.installed
 # Tests that share a run stay on one worker.
 PYTEST := $(BIN)/pytest --numprocesses auto --dist loadgroup
 
-.PHONY: demo quick test mutants lint format bench docs chaos chromium clean
+.PHONY: demo quick test mutants lint format bench docs attack chaos chromium clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,7 +26,7 @@ demo: $(STAMP)
 	$(BIN)/fedfeat compare configs/digits.toml --methods finetune,fedcbdr,fedcbdr+feat --seeds 0,1,2 --out runs/demo
 
 quick: $(STAMP)
-	$(PYTEST) -m 'not (slow or processes or browser or ray or interpreter or docs or real_data or chaos)'
+	$(PYTEST) -m 'not (slow or processes or browser or ray or interpreter or docs or real_data or chaos or attack)'
 
 test: $(STAMP) lint chromium
 	$(PYTEST) --processor-time --durations 20
@@ -59,8 +60,12 @@ docs: $(STAMP)
 	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --doctree-dir build/doctrees docs site
 	@echo "open site/index.html"
 
+# What happened is written into the table of docs/attacks.md.
+attack: $(STAMP)
+	$(BIN)/pytest -m attack tests/attack --attack-table docs/attacks.md
+
 chaos: $(STAMP)
-	$(BIN)/pytest -m chaos tests/engines/flower
+	$(BIN)/pytest -m chaos tests/engines/flower --attack-table docs/attacks.md
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

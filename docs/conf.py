@@ -33,6 +33,8 @@ navigation = {
             "flower",
             "privacy",
             "robust",
+            "hospital",
+            "attacks",
         ],
         "Reference": ["metrics", "configuration", "methods/index", "communication", "calibration", "api/index"],
         "Results": ["digits", "reproduction", "figures"],

@@ -91,10 +91,11 @@ def test_a_hundred_hostile_replies(tmp_path: Path, record_attack: Recorder) -> N
         result = field.finish(field.server())
         check_refusals(field, result, plan, victim=2)
     reasons = refused(result, "2")
-    shown = {name.split(":")[0].split(",")[0]: place for place, name in reversed(plan.items())}
-    counts = Counter(name.split(":")[0].split(",")[0] for name in plan.values())
+    shown = {name.split(":")[0]: place for place, name in reversed(plan.items())}
+    counts = Counter(name.split(":")[0] for name in plan.values())
     for kind, place in shown.items():
         of = [name.partition(": ")[2] for name in plan.values() if name.startswith(kind + ":")]
         told = f"{kind} ({', '.join(of[:6])}{', ...' if len(of) > 6 else ''})" if of else kind
-        outcome = f"refused, the round goes on as without this client: “{reasons[place][:90]}”"
+        said = reasons[place] if len(reasons[place]) <= 90 else f"{reasons[place][:20]} ..."
+        outcome = f"refused, the round goes on as without this client: “{said}”"
         record_attack("client with a key", f"reply with {told}", outcome, counts[kind])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
+from fedfeat.core.audit import AUDIT, AuditLog
 from fedfeat.core.errors import CheckpointError
 from fedfeat.core.files import remove_leftovers, sha256
 from fedfeat.core.lock import lock_folder
@@ -34,7 +35,8 @@ def roll_back(path: Path, to: str) -> Rollback:
 def _go(folder: RunFolder, to: Place, now: Place, checkpoint: Path) -> Rollback:
     per_task = folder.rounds()
     repeated = (now.task - to.task) * per_task + now.rounds - to.rounds
-    if folder.config().engine.name == "flower" and folder.result() is None:
+    federated = folder.config().engine.name == "flower"
+    if federated and folder.result() is None:
         repeated += 1  # a round may have been under way, and its updates have left the clients
     record: Rollback = {
         "from": str(now),
@@ -44,6 +46,7 @@ def _go(folder: RunFolder, to: Place, now: Place, checkpoint: Path) -> Rollback:
     }
     # The record comes first: after a kill a step that was not taken may be counted, never the other way round.
     add_rollback(folder.path, record)
+    AuditLog(folder.path / AUDIT if federated else None).note("rollback", **record)
     folder.cut_events(folder.checkpoints.events_size(checkpoint))
     folder.append_event({"event": "rollback", **record})
     events = {"events_size": folder.events_size(), "events_sha256": sha256(folder.events_path)}
