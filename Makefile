@@ -31,7 +31,7 @@ quick: $(STAMP)
 test: $(STAMP) lint chromium
 	$(PYTEST) --processor-time --durations 20
 
-# The tests find twenty deliberate faults.
+# The tests find some forty deliberate faults.
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants.py
 

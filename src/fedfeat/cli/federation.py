@@ -28,6 +28,7 @@ Out = Annotated[Path | None, typer.Option(help="run folder to write, or to conti
 Clients = Annotated[int | None, typer.Option(min=1, help="number of clients; default is scenario.clients")]
 Stock = Annotated[bool, typer.Option("--stock", help="Flower's own SuperNode: an interpreter per message, slower")]
 Device = Annotated[str, typer.Option(help="where clients compute: cpu, cuda or auto")]
+Policy = Annotated[Path | None, typer.Option(help="file: what may leave a client, whatever the server asks")]
 Database = Annotated[
     bool,
     typer.Option("--database", help="Flower keeps messages on disk: slower; a restart of its SuperLink ends no round"),
@@ -42,6 +43,7 @@ def federate(
     plugin: Plugins = None,
     out: Out = None,
     device: Device = "auto",
+    policy: Policy = None,
     stock: Stock = False,
 ) -> None:
     """Run an experiment on this machine with a server and clients as real processes."""
@@ -57,7 +59,7 @@ def federate(
     with _stoppable(), ExitStack() as stack:
         server = stack.enter_context(deploy.server(path / "federation"))
         for k, (name, data) in enumerate(places.items()):
-            options = _options(data, device, planned.plugins, client=k)
+            options = {**_options(data, device, planned.plugins, client=k), **_policy(policy)}
             folder = path / "federation" / name
             stack.enter_context(deploy.client(folder, name, server.address, options, stock=stock))
         _watch(server, run)
@@ -114,22 +116,19 @@ def client(
     device: Device = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default is the server's setting")] = None,
     plugin: Plugins = None,
-    policy: Annotated[Path | None, typer.Option(help="what may leave this client, whatever the server asks")] = None,
+    policy: Policy = None,
     stock: Stock = False,
 ) -> None:
     """Take part in a federation: connect, wait for work, keep the data here. Runs until it is stopped."""
     deploy = _deploy()
     from fedfeat.engines.flower.addresses import check_server, key_refusal, split_address
     from fedfeat.engines.flower.keys import read_client_keys
-    from fedfeat.engines.flower.policy import read_policy
 
     host, port = split_address(server)
     known = None if keys is None else read_client_keys(keys)
     called = name or (known.name if known else socket.gethostname())
     options = _options(data, device, plugin or (), model=model, threads=threads, client=client)
-    if policy is not None:
-        read_policy(policy)  # a mistake in it is said here, and not in a log
-        options["policy"] = str(policy.absolute())
+    options |= _policy(policy)
     folder = state or Path("runs") / "clients" / called
     process = deploy.client(folder, called, f"{host}:{port}", options, keys=known, stock=stock)
     console.print(f"{called}: server {host}:{port}, state in {folder}, log in {process.log}; Ctrl-C ends it")
@@ -227,6 +226,16 @@ def _options(
     given = {name: number for name, number in numbers.items() if number is not None}
     files = [str(plugin).partition(PIN)[0] for plugin in plugins]
     return {"device": device, "plugins": ":".join(files), **place, **given}
+
+
+def _policy(path: Path | None) -> dict[str, str]:
+    """Return the option of a client's policy; a mistake in it is said here, and not in a log."""
+    if path is None:
+        return {}
+    from fedfeat.engines.flower.policy import read_policy
+
+    read_policy(path)
+    return {"policy": str(path.absolute())}
 
 
 def _watch(server: Any, run: Any) -> None:
