@@ -178,8 +178,9 @@ FAULTS = (
     ),
     Fault(
         "attack: a client loads the plugin that a server names",
-        'own = {"engine": {**table["engine"], **engine}, "plugins": plugins}',
-        'own = {"engine": {**table["engine"], **engine}}',
+        """    refuse_missing(table.get("plugins", []), plugins)
+    own = {"engine": {**table["engine"], **engine}, "plugins": plugins}""",
+        '    own = {"engine": {**table["engine"], **engine}}',
         ("test_hostile_server.py::test_a_plugin_that_the_server_names_is_compared_and_never_loaded",),
     ),
     Fault(
@@ -214,8 +215,8 @@ FAULTS = (
     ),
     Fault(
         "attack: a client's words begin a line of the log",
-        "record.message = one_line(record.message, MOST_LOGGED)",
-        "pass",
+        'kept = "".join(c if c.isprintable() else " " for c in text[: most + 1])',
+        "kept = text[: most + 1]",
         ("test_hostile_client.py::test_a_clients_words_are_one_short_line_wherever_they_are_kept",),
     ),
     Fault(

@@ -6,6 +6,8 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -28,6 +30,15 @@ given.accept()[0].sendall(b"let in")
 """
 
 
+@contextmanager
+def closing_by(child: subprocess.Popen[str]) -> Iterator[None]:
+    """End a child that a failed test leaves waiting."""
+    try:
+        yield
+    finally:
+        child.kill()
+
+
 def test_only_the_given_socket_crosses() -> None:
     with open_socket("127.0.0.1", 0) as given, open_socket("127.0.0.1", 0) as outside, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -36,7 +47,10 @@ def test_only_the_given_socket_crosses() -> None:
         os.set_inheritable(given.fileno(), True)
         code = CHILD.format(inside=inside, outside=outside.getsockname()[1])
         command = [sys.executable, "-I", namespace.__file__, str(given.fileno()), sys.executable, "-I", "-c", code]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=(given.fileno(),)) as child:
+        with (
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=(given.fileno(),)) as child,
+            closing_by(child),
+        ):
             assert child.stdout is not None
             state = child.stdout.readline().strip()
             if state.startswith("not allowed here"):
