@@ -257,8 +257,8 @@ FAULTS = (
     ),
     Fault(
         "attack: other accounts reach the SuperLink",
-        "        _new_network()\n",
-        "        pass\n",
+        "        _new_network()\n        os.environ[STATE] = INSIDE",
+        "        os.environ[STATE] = INSIDE",
         ("test_namespace.py",),
     ),
     Fault(

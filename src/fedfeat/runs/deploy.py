@@ -32,6 +32,7 @@ from fedfeat.runs.server_app import ERROR_FILE, SERVER_LOG
 
 WATCH_SECONDS = 0.5
 WARNING_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d WARNING (.*)")
+AGAIN = "start the server again, or with --database make a new key for it"
 MOST_FAILURES = 3  # Flower runs in a row that ended without a single new event
 
 
@@ -121,7 +122,10 @@ class Server:
             audit.note("key accepted", name=name)
         for name in sorted((before or {}).keys() - self.keys.watched.keys().keys()):
             audit.note("key removed", name=name)
-        control.register_exactly(valid)
+        for name in sorted(valid.keys() - control.register_exactly(valid).keys()):
+            text = f"{name} was shut out before, and Flower lets no such key in again; {AGAIN}"
+            audit.note("key not accepted again", name=name)
+            tail.tell({"event": "warning", "text": text})
         return valid
 
 

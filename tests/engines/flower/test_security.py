@@ -235,6 +235,13 @@ def test_a_client_that_is_unregistered_is_shut_out(federation: Federation, tmp_p
     assert signer.post("/v1/fleet/pull-messages", pull) == 401
 
 
+def test_a_key_that_was_shut_out_is_not_accepted_again_and_harms_no_other(federation: Federation) -> None:
+    signer = Signer(federation, certificates.new_key())
+    known = keys.read_server_keys(federation.folder / "keys" / "server").clients
+    federation.control.unregister(federation.control.register(signer.pem, "guest"))
+    assert federation.control.register_exactly({"guest": signer.pem, **known}) == federation.node_ids
+
+
 class OneClient:
     """In the place of the channel: one client, with the name of its key and the name that it gives."""
 

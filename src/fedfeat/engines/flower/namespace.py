@@ -10,12 +10,16 @@ command, in a new namespace where the system allows it. Root may make one; other
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import socket
 import struct
 import sys
 from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 SIOCSIFFLAGS, IFF_UP = 0x8914, 1
@@ -59,14 +63,27 @@ def _unshare(flags: int) -> bool:
     return sys.platform == "linux" and int(library.unshare(flags)) == 0
 
 
+def _is_allowed() -> bool:
+    """Try it in a process that ends at once: a namespace that is made only by half would be of no use."""
+    if not hasattr(os, "fork"):
+        return False
+    child = os.fork()
+    if child == 0:
+        try:
+            _new_network()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def main() -> None:
     """Become a command in a new namespace."""
     descriptor, *command = sys.argv[1:]
-    try:
+    os.environ[STATE] = "not allowed here"
+    if _is_allowed():
         _new_network()
         os.environ[STATE] = INSIDE
-    except (OSError, AttributeError) as error:
-        os.environ[STATE] = f"not allowed here ({error})"
     os.environ[LISTENING] = descriptor
     os.execv(command[0], command)
 
