@@ -262,6 +262,12 @@ FAULTS = (
         ("test_namespace.py",),
     ),
     Fault(
+        "attack: the SuperLink answers every account",
+        "return account_of(client, self.port, table) == os.geteuid()",
+        "return True",
+        ("test_security.py::test_another_account_of_the_machine_is_refused",),
+    ),
+    Fault(
         "attack: strangers write lines of the audit log",
         'line = json.dumps({"time": now, "event": event, **_plain(facts)}) + "\\n"',
         'line = str({"time": now, "event": event, **facts}).replace("\\\\n", "\\n") + "\\n"',

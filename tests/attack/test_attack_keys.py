@@ -36,7 +36,7 @@ with Control(sys.argv[1], Path(sys.argv[2]), patience=2.0) as control:
 
 def superlink_port(field: Arena) -> int:
     """Return the port of the SuperLink, which stands in its command line for everybody to read."""
-    lines = [line for line in processes_that_mention("flower-superlink") if str(field.keys) in line]
+    lines = [line for line in processes_that_mention("engines.flower.superlink") if str(field.keys) in line]
     found = re.search(r"--port (\d+)", lines[0])
     assert found is not None
     return int(found[1])
@@ -105,9 +105,9 @@ def test_another_account_at_the_superlinks_port(tmp_path: Path, record_attack: R
             eventually(lambda f=field: "waiting for 1 clients" in f.said("server"), 120, "the server")
             assert server.poll() is None, field.said("server")
             seen[name] = intrude(field)
-            warned = "every account of this machine can reach its port" in field.said("server")
+            warned = "no network namespace for the SuperLink" in field.said("server")
             assert warned == (name == "open"), field.said("server")
-    assert seen["open"].startswith("registered"), f"without the namespace this is what happens: {seen}"
     assert "onnection" in seen["isolated"], seen
-    outcome = "nobody listens there: the SuperLink is in a network namespace; where none is allowed, the server warns"
+    assert "403" in seen["open"], f"without a namespace the SuperLink looks whose account asks: {seen}"
+    outcome = "nobody listens there: the SuperLink is in a network namespace; where none is allowed it answers 403"
     record_attack("local account", "registers a key at the SuperLink's port", outcome)

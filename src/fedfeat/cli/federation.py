@@ -170,8 +170,8 @@ def _leave_network(config: Config, host: str, port: int) -> None:
         namespace.enter_namespace(open_socket(host, port), [sys.executable, "-m", "fedfeat", *sys.argv[1:]])
     if state != namespace.INSIDE:
         console.print(
-            f"no network namespace for the SuperLink: {state or 'not tried'}; every account of this machine can reach "
-            "its port on 127.0.0.1, so only trusted ones may be here",
+            f"no network namespace for the SuperLink: {state or 'not tried'}; other accounts of this machine can reach "
+            "its port on 127.0.0.1, where on Linux it refuses them, and elsewhere does not",
             style="yellow",
         )
 

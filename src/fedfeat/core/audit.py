@@ -10,7 +10,7 @@ import contextlib
 import datetime
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,12 +51,13 @@ class AuditLog:
 
 
 @contextlib.contextmanager
-def _locked(path: Path) -> Any:
+def _locked(path: Path) -> Iterator[None]:
     """One writer at a time: the file may be put aside between a look at it and a write."""
     if fcntl is None:
         yield
         return
-    with path.with_name(f".{path.name}.lock").open("a") as lock:
+    # Readable by nobody else: whoever can open it could hold it.
+    with os.fdopen(os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
+import math
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,17 +70,23 @@ def read_publics(folder: Path) -> dict[str, ClientKey]:
 
 
 class WatchedKeys:
-    """The keys of a folder that may change at any time; files are read again when one of them did."""
+    """The keys of a folder that may change at any time; files are read again when one of them did.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._seen: object = None
+    :param every: seconds between two looks at the folder.
+    """
+
+    def __init__(self, folder: Path, every: float = 0.0) -> None:
+        self.folder, self.every = folder, every
+        self._looked, self._seen = -math.inf, object()
         self._keys: dict[str, ClientKey] = {}
 
     def keys(self) -> dict[str, ClientKey]:
         """Return the keys as they are now; of a file that cannot be read, such as one being copied, that of before."""
+        if time.monotonic() - self._looked < self.every:
+            return self._keys
+        self._looked = time.monotonic()
         with contextlib.suppress(OSError):
-            files = sorted((f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in os.scandir(self.folder))
+            files: object = sorted((f.name, f.stat().st_mtime_ns, f.stat().st_size) for f in os.scandir(self.folder))
             if files != self._seen:
                 read = {path.stem: self._read(path) for path in sorted(self.folder.glob("*.pub"))}
                 self._keys, self._seen = {name: key for name, key in read.items() if key is not None}, files

@@ -1,7 +1,7 @@
 """What the server's operator may do at the SuperLink: register clients' keys, see who is there, start and watch runs.
 
-It speaks to Flower's control interface, which knows no login: whoever reaches it may do all of this. So it is used on
-the loopback interface only, and the `gateway` never lets it through.
+It speaks to Flower's control interface, which knows no login. So it is used on the loopback interface only, by one
+account (`superlink`), and the `gateway` never lets it through.
 """
 
 from __future__ import annotations

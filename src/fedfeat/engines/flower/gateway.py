@@ -311,7 +311,7 @@ def main() -> None:
     parser.add_argument("--audit", required=True, type=Path, help="file of refusals")
     parser.add_argument("--descriptor", type=int, help="a socket that listens there already")
     options = parser.parse_args()
-    trusted, keys = ssl.create_default_context(cafile=options.ca), WatchedKeys(options.clients)
+    trusted, keys = ssl.create_default_context(cafile=options.ca), WatchedKeys(options.clients, every=0.5)
     gateway = Gateway(*split_address(options.superlink), trusted, Limits(), keys, AuditLog(options.audit))
     given = options.descriptor
     listening = open_socket(*split_address(options.listen)) if given is None else socket.socket(fileno=given)

@@ -205,7 +205,8 @@ class SuperLink(ListeningProcess):
 
     Without a database large messages cost half as much, and a restart loses the run: the server starts it anew.
     With certificates it speaks TLS and accepts only clients whose keys are registered. Its control and runtime
-    interfaces are open to whoever reaches the port, so it belongs on the loopback interface, behind a gateway.
+    interfaces know no login, so it belongs on the loopback interface, behind a gateway; on Linux it also looks whose
+    account asks.
     """
 
     def __init__(
@@ -218,7 +219,8 @@ class SuperLink(ListeningProcess):
         database: bool = True,
     ) -> None:
         self.tls, port = tls, port or free_port(host)
-        command = [*flower_command("flower-superlink"), "--host", host, "--port", str(port), "--isolation", "process"]
+        command = [sys.executable, "-m", "fedfeat.engines.flower.superlink", "--host", host, "--port", str(port)]
+        command += ["--isolation", "process"]
         command += ["--database", str(folder.absolute() / "superlink.db")] if database else []
         command += ["--disable-runtime-dependency-installation"]
         if tls is None:
