@@ -72,14 +72,14 @@ def test_a_client_that_lost_its_state_goes_on_without_its_exemplars(tmp_path: Pa
 
 
 def test_a_silent_client_costs_a_deadline_and_then_is_left_alone(tmp_path: Path, record_attack: Recorder) -> None:
-    settings = {**SETTINGS, "federation": {"quorum": 0.3, "deadline": 15.0}, "train": {"rounds": 20}}
+    settings = {**SETTINGS, "federation": {"quorum": 0.3, "deadline": 8.0}, "train": {"rounds": 15}}
     with arena(tmp_path, "finetune", 2, **settings) as field:
-        field.hostile_client(1, {f"1.{round}.train": "silent" for round in range(3, 21)})
+        field.hostile_client(1, {f"1.{round}.train": "silent" for round in range(3, 16)})
         field.client(0)
         result = field.finish(field.server())
         assert field.equals_simulation(result)
-    slow = [e for e in field.events() if e["seconds"] > 10]
+    slow = [e for e in field.events() if e["seconds"] > 6]
     assert 1 <= len(slow) <= 6, "not every round waits for it"
     assert any("silent" in reason for e in field.events() for reason in e["missing"].values())
-    outcome = f"counts as missing; {len(slow)} of 40 rounds wait until the deadline, the others do not ask it"
-    record_attack("client with a key", "accepts requests and keeps silent", outcome, 18)
+    outcome = f"counts as missing; {len(slow)} of 30 rounds wait until the deadline, the others do not ask it"
+    record_attack("client with a key", "accepts requests and keeps silent", outcome, 13)

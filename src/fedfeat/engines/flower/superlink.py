@@ -1,8 +1,8 @@
 """Flower's SuperLink for one account: ``python -m fedfeat.engines.flower.superlink`` with the options of the original.
 
 Its control and runtime interfaces know no login, and any account of the machine can connect to a port on 127.0.0.1.
-Linux says in ``/proc/net/tcp`` whose socket is at the other end, so what other accounts ask for is refused here, but for
-what clients need: those have keys, or are on a server for trying things. On other systems nothing is refused.
+Linux says in ``/proc/net/tcp`` whose socket is at the other end, so what other accounts ask for is refused here, but
+for what clients need: those have keys, or are on a server for trying things. On other systems nothing is refused.
 """
 
 from __future__ import annotations
