@@ -5,6 +5,7 @@
 # make bench  speed, as ratios to a plain loop in the same run
 # make bench-million  what a million registered clients cost
 # make docs   the documentation as a site in site/, which opens from disk
+# make attack  hostile clients, servers and strangers at a federation's sockets, all on this machine; minutes
 # make chaos  a federation whose clients, server and SuperLink are killed in the middle of rounds; minutes
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +15,7 @@ STAMP := $(VENV)/.installed
 # Tests that share a run stay on one worker.
 PYTEST := $(BIN)/pytest --numprocesses auto --dist loadgroup
 
-.PHONY: demo quick test mutants lint format bench bench-million docs chaos chromium clean
+.PHONY: demo quick test mutants lint format bench bench-million docs attack chaos chromium clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,12 +27,12 @@ demo: $(STAMP)
 	$(BIN)/fedfeat compare configs/digits.toml --methods finetune,fedcbdr,fedcbdr+feat,fedfeat --seeds 0,1,2 --out runs/demo
 
 quick: $(STAMP)
-	$(PYTEST) -m 'not (slow or processes or browser or ray or interpreter or docs or real_data or chaos)'
+	$(PYTEST) -m 'not (slow or processes or browser or ray or interpreter or docs or real_data or chaos or attack)'
 
 test: $(STAMP) lint chromium
 	$(PYTEST) --processor-time --durations 20
 
-# The tests find twenty deliberate faults.
+# The tests find some forty deliberate faults.
 mutants: $(STAMP)
 	$(BIN)/python tests/mutants.py
 
@@ -63,8 +64,12 @@ docs: $(STAMP)
 	$(BIN)/sphinx-build --quiet --fresh-env --fail-on-warning --keep-going --doctree-dir build/doctrees docs site
 	@echo "open site/index.html"
 
+# What happened is written into the table of docs/attacks.md.
+attack: $(STAMP)
+	$(BIN)/pytest -m attack tests/attack --attack-table docs/attacks.md
+
 chaos: $(STAMP)
-	$(BIN)/pytest -m chaos tests/engines/flower
+	$(BIN)/pytest -m chaos tests/engines/flower --attack-table docs/attacks.md
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist site

@@ -4,6 +4,11 @@ Training is kept trivial (one batch per client), so what is left is what the dis
 packing, waiting. Beside it the same run in process. Mode ``masked`` is ``resident`` under secure aggregation.
 
     python benchmarks/federation.py [--clients 2,5] [--rounds 5] [--modes resident,stock,masked] [--out FILE]
+
+Mode ``protected`` is resident clients with keys, TLS, the gateway, the median as the server's rule, and a policy at
+every client. Bytes on the loopback interface are those of the whole machine, so measure them where nothing else runs:
+
+    unshare --net sh -c 'ip link set lo up; python benchmarks/federation.py --clients 3 --modes resident,protected'
 """
 
 from __future__ import annotations
@@ -21,11 +26,13 @@ import numpy as np
 
 from fedfeat.config import Config, make_config
 from fedfeat.core.files import write_json
+from fedfeat.engines.flower import keys
 from fedfeat.runs import deploy
 from fedfeat.runs.experiment import start
 from fedfeat.runs.folder import RunFolder, environment
 
 PER_CLIENT, BATCH = 8, 8
+POLICY = 'methods = ["finetune"]\noperations = ["train"]\none_answer = true\nmost_updates = 1000\n'
 Row = dict[str, Any]
 
 
@@ -62,19 +69,32 @@ def in_process(config: Config, folder: Path) -> Row:
 
 def as_processes(config: Config, folder: Path, mode: str) -> Row:
     """Run the rounds with real processes."""
-    config = deploy.federated(config)
+    config, protected = deploy.federated(config), mode == "protected"
+    if protected:
+        config = config.model_copy(update={"train": config.train.model_copy(update={"robust": "median"})})
     run = deploy.prepare_run(config, folder / "run")
-    options = {"data": str(config.data.path), "device": "cpu"}
+    options: dict[str, Any] = {"data": str(config.data.path), "device": "cpu"}
+    names = [f"client-{k}" for k in range(config.scenario.clients)]
+    if protected:
+        keys.make_keys(folder / "keys", ["localhost"], names)
+        (folder / "policy.toml").write_text(POLICY)
+        options["policy"] = str(folder / "policy.toml")
+    before = loopback_bytes()
     with ExitStack() as stack:
-        server = stack.enter_context(deploy.server(folder / "server"))
-        for k in range(config.scenario.clients):
-            name = f"client-{k}"
-            process = deploy.client(
-                folder / name, name, server.address, {**options, "client": k}, stock=mode == "stock"
-            )
-            stack.enter_context(process)
+        known = keys.read_server_keys(folder / "keys" / "server") if protected else None
+        server = stack.enter_context(deploy.server(folder / "server", keys=known))
+        for k, name in enumerate(names):
+            own = keys.read_client_keys(folder / "keys" / "clients" / name) if protected else None
+            told, stock = {**options, "client": k}, mode == "stock"
+            stack.enter_context(deploy.client(folder / name, name, server.address, told, keys=own, stock=stock))
         server.run(run)
-    return summary(folder / "run", mode, config)
+    return {**summary(folder / "run", mode, config), "loopback_megabytes": (loopback_bytes() - before) / 1e6}
+
+
+def loopback_bytes() -> int:
+    """Return how many bytes have crossed the loopback interface."""
+    line = next(line for line in Path("/proc/net/dev").read_text().splitlines() if line.strip().startswith("lo:"))
+    return int(line.partition(":")[2].split()[0])
 
 
 def summary(folder: Path, mode: str, config: Config) -> Row:
@@ -130,7 +150,9 @@ def _line(row: Row) -> str:
     named = ("training", "waiting", "serialising", "masking")
     parts = "  ".join(f"{part} {row[part]:6.2f} s" for part in named if part in row)
     sent = f"up {row['megabytes_up_per_client']:.4f} MB, down {row['megabytes_down_per_client']:.4f} MB"
-    return f"{row['clients']} clients, {row['mode']:<10}  {row['seconds_per_round']:6.2f} s per round  {sent}  {parts}"
+    wire = f"  {row['loopback_megabytes']:.0f} MB on the loopback interface" if "loopback_megabytes" in row else ""
+    start = f"{row['clients']} clients, {row['mode']:<10}  {row['seconds_per_round']:6.2f} s per round"
+    return f"{start}  {sent}  {parts}{wire}"
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ from fedfeat.runs.experiment import Experiment
 
 CONFIG = Path(__file__).parents[1] / "configs" / "digits.toml"
 RULES = ("none", "median", "trimmed_mean", "krum", "multi_krum", "norm_bounding")
-CASES = (("scaled", 0.5), ("sign", 0.5), ("labels", 0.5), ("nobody", 0.5), ("nobody", 0.1))
+ATTACKS = ("scaled", "sign", "labels", "nobody")
+CASES = tuple((attack, beta) for beta in (0.5, 0.1) for attack in ATTACKS)
 ATTACKER = 0
 FACTORS = {"scaled": 10.0, "sign": -1.0}
 

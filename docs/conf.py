@@ -35,6 +35,8 @@ navigation = {
             "privacy",
             "secure-aggregation",
             "robust",
+            "hospital",
+            "attacks",
         ],
         "Reference": ["metrics", "configuration", "methods/index", "communication", "calibration", "api/index"],
         "Results": ["recipe", "digits", "reproduction", "figures"],

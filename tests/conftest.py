@@ -8,12 +8,15 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 import torch
 from hypothesis import settings
+
+from attack_table import Recorder, Row, update
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton
@@ -22,6 +25,7 @@ settings.register_profile("fedfeat", deadline=None)
 settings.load_profile("fedfeat")
 
 BEFORE = pytest.StashKey[float]()
+ROWS = pytest.StashKey[list[Row]]()
 
 
 def pytest_collection_finish() -> None:
@@ -41,7 +45,26 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--attack-table", type=Path, help="Markdown file whose table of attacks takes this run's rows")
     parser.addoption("--processor-time", action="store_true", help="end with the processor time of each folder")
+
+
+@pytest.fixture
+def record_attack(request: pytest.FixtureRequest) -> Recorder:
+    """Note for the table what a test tried and what came of it."""
+    rows = request.config.stash.setdefault(ROWS, [])
+
+    def record(who: str, attack: str, outcome: str, times: int = 1) -> None:
+        test = request.node.originalname
+        rows.append(Row(who, attack, times, " ".join(outcome.split()).replace("|", r"\|"), test))
+
+    return record
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    table = session.config.getoption("--attack-table")
+    if table is not None:
+        update(table, session.config.stash.get(ROWS, []))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -32,6 +32,7 @@ REASONS = {
     "a GPU": r"\bcuda\b|bench gpu|^fedfeat queue",
     "downloads": r"\b(cifar|tiny|mnist)|table-\w+$",
     "several machines": r"^fedfeat (server|client) ",
+    "a test of its own": r"^fedfeat (server|client|rollback) ",
     "installs": r"^(pip|make) ",
     "a CLIP model": r"^fedfeat teacher ",
     "minutes": r"--methods all .*--seeds 0,1,2|^fedfeat paper (run|show) figure-\d+ --quick|^fedfeat paper figures$|"

@@ -20,6 +20,10 @@ CONTINUED = ("resume", "sweep", "queue", "compare", "paper")  # the same command
 COMMANDS = {
     "run": ("run:run", "Run an experiment."),
     "resume": ("run:resume", "Continue an interrupted run; the outcome equals that of an uninterrupted one."),
+    "rollback": (
+        "rollback:rollback",
+        "Take a run back to an earlier round or the end of a task; resuming it repeats what came afterwards.",
+    ),
     "compare": (
         "run:compare",
         "Run several methods on the same splits and report them side by side; what is finished is not run again.",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
+import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +20,7 @@ from fedfeat.cli.report import write_run_report
 from fedfeat.cli.run import ConfigFile, Overrides, Plugins
 from fedfeat.config import Config, load_config
 from fedfeat.config.plugins import PIN
-from fedfeat.core.errors import ConfigError, MissingExtra
+from fedfeat.core.errors import ConfigError, FedfeatError, MissingExtra
 from fedfeat.data.settings import OWNED
 from fedfeat.runs.experiment import run_name
 
@@ -25,10 +28,12 @@ Out = Annotated[Path | None, typer.Option(help="run folder to write, or to conti
 Clients = Annotated[int | None, typer.Option(min=1, help="number of clients; default is scenario.clients")]
 Stock = Annotated[bool, typer.Option("--stock", help="Flower's own SuperNode: an interpreter per message, slower")]
 Device = Annotated[str, typer.Option(help="where clients compute: cpu, cuda or auto")]
+Policy = Annotated[Path | None, typer.Option(help="file: what may leave a client, whatever the server asks")]
 Database = Annotated[
     bool,
     typer.Option("--database", help="Flower keeps messages on disk: slower; a restart of its SuperLink ends no round"),
 ]
+LAST_MONTH = datetime.timedelta(days=30)
 
 
 def federate(
@@ -38,6 +43,7 @@ def federate(
     plugin: Plugins = None,
     out: Out = None,
     device: Device = "auto",
+    policy: Policy = None,
     stock: Stock = False,
 ) -> None:
     """Run an experiment on this machine with a server and clients as real processes."""
@@ -53,7 +59,7 @@ def federate(
     with _stoppable(), ExitStack() as stack:
         server = stack.enter_context(deploy.server(path / "federation"))
         for k, (name, data) in enumerate(places.items()):
-            options = _options(data, device, planned.plugins, client=k)
+            options = {**_options(data, device, planned.plugins, client=k), **_policy(policy)}
             folder = path / "federation" / name
             stack.enter_context(deploy.client(folder, name, server.address, options, stock=stock))
         _watch(server, run)
@@ -78,6 +84,8 @@ def server(
     known = None if keys is None else read_server_keys(keys)
     planned = _planned(config, clients, set, plugin)
     path = out or _folder(planned)
+    if known is not None:
+        _leave_network(planned, host, port)
     run = deploy.prepare_run(planned, path)
     with (
         _stoppable(),
@@ -108,34 +116,64 @@ def client(
     device: Device = "auto",
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default is the server's setting")] = None,
     plugin: Plugins = None,
-    policy: Annotated[Path | None, typer.Option(help="what may leave this client, whatever the server asks")] = None,
+    policy: Policy = None,
     stock: Stock = False,
 ) -> None:
     """Take part in a federation: connect, wait for work, keep the data here. Runs until it is stopped."""
     deploy = _deploy()
-    from fedfeat.engines.flower.addresses import check_server, split_address
+    from fedfeat.engines.flower.addresses import check_server, key_refusal, split_address
     from fedfeat.engines.flower.keys import read_client_keys
-    from fedfeat.engines.flower.policy import read_policy
 
     host, port = split_address(server)
     known = None if keys is None else read_client_keys(keys)
     called = name or (known.name if known else socket.gethostname())
     options = _options(data, device, plugin or (), model=model, threads=threads, client=client)
-    if policy is not None:
-        read_policy(policy)  # a mistake in it is said here, and not in a log
-        options["policy"] = str(policy.absolute())
+    options |= _policy(policy)
     folder = state or Path("runs") / "clients" / called
     process = deploy.client(folder, called, f"{host}:{port}", options, keys=known, stock=stock)
     console.print(f"{called}: server {host}:{port}, state in {folder}, log in {process.log}; Ctrl-C ends it")
     if not check_server(host, port, None if known is None else known.ca):
         console.print(f"nobody answers at {host}:{port} yet; waiting")
+    elif known is not None:
+        _refuse_key(key_refusal(server, known.ca, known.key), known.expires)
     position = process.log.stat().st_size if process.log.exists() else 0
     with _stoppable(), process:
         while True:
             lines, position = deploy.read_lines(process.log, position)
             for line in lines:
                 console.print(line)
+            if not process.alive():
+                _refuse_key(None if known is None else key_refusal(server, known.ca, known.key), None)
+                raise FedfeatError(f"{called} ended; see {process.log}")
             time.sleep(0.2)
+
+
+def _refuse_key(refusal: str | None, expires: datetime.datetime | None) -> None:
+    """End where the server refuses this client's key, and warn in its last month."""
+    if refusal is not None:
+        raise FedfeatError(f"the server says: {refusal}")
+    if expires is not None and expires - datetime.datetime.now(datetime.UTC) < LAST_MONTH:
+        console.print(f"this client's key holds until {expires:%Y-%m-%d}; ask for more time", style="yellow")
+
+
+def _leave_network(config: Config, host: str, port: int) -> None:
+    """Go on in a network of one's own, so that other accounts here cannot reach the SuperLink; or say why they can."""
+    from fedfeat.engines.flower import namespace
+    from fedfeat.engines.flower.addresses import need_free, open_socket
+
+    online = config.tracker.wandb and os.environ.get("WANDB_MODE", "offline") != "offline"
+    state = namespace.namespace_state()
+    if online or str(config.tracker.mlflow or "").startswith("http"):
+        state = "a tracker needs the network"
+    elif state is None and sys.argv[1:2] == ["server"]:  # this very process is the command
+        need_free(host, port)
+        namespace.enter_namespace(open_socket(host, port), [sys.executable, "-m", "fedfeat", *sys.argv[1:]])
+    if state != namespace.INSIDE:
+        console.print(
+            f"no network namespace for the SuperLink: {state or 'not tried'}; other accounts of this machine can reach "
+            "its port on 127.0.0.1, where on Linux it refuses them, and elsewhere does not",
+            style="yellow",
+        )
 
 
 def _deploy() -> Any:
@@ -188,6 +226,16 @@ def _options(
     given = {name: number for name, number in numbers.items() if number is not None}
     files = [str(plugin).partition(PIN)[0] for plugin in plugins]
     return {"device": device, "plugins": ":".join(files), **place, **given}
+
+
+def _policy(path: Path | None) -> dict[str, str]:
+    """Return the option of a client's policy; a mistake in it is said here, and not in a log."""
+    if path is None:
+        return {}
+    from fedfeat.engines.flower.policy import read_policy
+
+    read_policy(path)
+    return {"policy": str(path.absolute())}
 
 
 def _watch(server: Any, run: Any) -> None:

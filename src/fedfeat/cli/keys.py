@@ -16,26 +16,38 @@ def keys(
         list[str] | None, typer.Option(help="name or IP of the server, as clients see it; may repeat")
     ] = None,
     clients: Annotated[str | None, typer.Option(help="how many clients, or their names with commas")] = None,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="how long the server's certificate holds")] = 825,
+    days: Annotated[
+        int, typer.Option(min=1, max=3650, help="how long the server's certificate and clients' keys hold")
+    ] = 825,
     add: Annotated[bool, typer.Option("--add", help="add clients to the set that is there")] = False,
-    renew: Annotated[bool, typer.Option("--renew", help="only a new certificate for the server of the set")] = False,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="a new certificate for the server; with --clients, more time for their keys")
+    ] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="refuse the keys of --clients from now on")] = False,
+    reason: Annotated[str, typer.Option(help="why keys are revoked; the clients are told")] = "",
 ) -> None:
     """Make a certificate authority, a server certificate and a key per client, and say what goes where."""
     try:
+        from fedfeat.engines.flower import client_keys
         from fedfeat.engines.flower import keys as make
     except ModuleNotFoundError as error:
         raise MissingExtra("cryptography", "flower", "making keys") from error
-    if add and renew:
-        raise ConfigError("--add and --renew: choose one at a time")
-    if renew:
+    if add + renew + revoke > 1:
+        raise ConfigError("--add, --renew and --revoke: choose one at a time")
+    if renew and clients is None:
         make.renew_server(out, host or [], days)
         typer.echo(f"{out / 'server'}: new key and certificate; copy the folder to the server and restart it")
         return
     if clients is None:
         raise ConfigError("--clients: expected a number of clients or their names, got nothing")
     names = make.client_names(clients)
+    if revoke or renew:
+        files = client_keys.revoke(out, names, reason) if revoke else client_keys.prolong(out, names, days)
+        for path in files:
+            typer.echo(f"{path}: a running server takes it within seconds, from 'clients' in its folder of keys")
+        return
     if add:
-        make.add_clients(out, names)
+        make.add_clients(out, names, days)
     else:
         make.make_keys(out, host or [], names, days)
     _say_what_goes_where(out, names, host[0] if host else "HOST")

@@ -59,6 +59,11 @@ class RunSettings(Settings):
         ge=0,
         description="least time between two checkpoints inside a task; 0 writes one after every round",
     )
+    keep_task_ends: bool = Field(
+        False,
+        description="keep the checkpoint at the end of every task, to which 'fedfeat rollback' can go back; costs the "
+        "model and the clients' states per task",
+    )
     stop_on_divergence: bool = Field(
         True, description="stop when a loss or the averaged weights are not finite; false goes on all the same"
     )

@@ -23,7 +23,8 @@ class DataSettings(Settings):
         default="digits",
         description="digits, mnist, fashion-mnist, emnist-balanced (-byclass, -bymerge, -letters, -digits, -mnist), "
         "svhn, cifar10, cifar100, tiny-imagenet, or parquet, npz, folder for your own images, domains or "
-        "digits-domains for the same classes in several domains, or owned for images that every client of a federation holds itself",
+        "digits-domains for the same classes in several domains, or owned for images that every client of a "
+        "federation holds itself",
     )
     path: str | None = Field(
         default=None,

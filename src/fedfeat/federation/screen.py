@@ -85,7 +85,8 @@ def _fault_of_values(answers: Declared, reply: Payload, sizes: Mapping[str, int]
 
 def _fault_of_form(sent: Sent, value: Value, sizes: Mapping[str, int]) -> str | None:
     if not sent.shape:
-        fits, whole, wanted = isinstance(value, int | float), isinstance(value, int), "a number"
+        fits = isinstance(value, int | float) and not isinstance(value, bool)
+        whole, wanted = isinstance(value, int), "a number"
     else:
         shape = _shape(value) or ()
         fits = len(shape) == len(sent.shape) and all(map(partial(_fits, sizes), sent.shape, shape))

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from fedfeat.config.renamed import as_recorded
+from fedfeat.core.errors import CheckpointError
+from fedfeat.federation.rollback import ROLLBACKS, in_words, rollbacks_of
 from fedfeat.report.records import ResultRecord, RoundRecord, ScenarioRecord, TaskRecord
 from fedfeat.runs.folder import RunFolder
 
@@ -104,6 +106,7 @@ def _progress(run: Run) -> list[str]:
     """Say that a run diverged, how far one came that has no result, or that its events stop before its result."""
     bad = next((r for r in run.rounds if not all(map(isfinite, r.losses.values()))), None)
     diverged = [] if bad is None else [f"diverged: losses are not finite from task {bad.task}, round {bad.round} on"]
+    diverged += _rollbacks(run.path)
     planned = len(run.scenario.tasks) if run.scenario else None
     if run.result is None:
         of = f" of {planned}" if planned else ""
@@ -119,6 +122,14 @@ def _progress(run: Run) -> list[str]:
         told = f"events.jsonl tells of {len(run.tasks)} of {tasks} tasks"
         return [*diverged, f"{told}, so curves over rounds are incomplete"]
     return diverged
+
+
+def _rollbacks(path: Path) -> list[str]:
+    """Say where a run went back to an earlier round."""
+    try:
+        return [f"the run {in_words(record)}" for record in rollbacks_of(path)]
+    except (CheckpointError, KeyError, TypeError):
+        return [f"{ROLLBACKS} cannot be read, so it is not known where the run went back"]
 
 
 def _table(path: Path, missing: list[str]) -> Table:

@@ -33,10 +33,12 @@ from fedfeat.core.files import json_ready, sha256, write_atomically
 from fedfeat.core.payload import State
 from fedfeat.federation.exchange import Traffic
 from fedfeat.federation.progress import Progress
+from fedfeat.federation.rollback import Place
 
 KEEP = 2  # the newest checkpoints; the older of the two is the fall-back for a damaged one
 MOST_SHARDS = 16
 COPIES = "copies"
+SERVER = "server.safetensors"
 FORMAT = 1
 
 
@@ -50,14 +52,23 @@ class CheckpointFolder:
         self.number = max((int(p.name) for p in self._all()), default=0)
 
     def save(
-        self, progress: Progress, states: Mapping[int, State], touched: set[int], extra: Mapping[str, Any]
+        self,
+        progress: Progress,
+        states: Mapping[int, State],
+        touched: set[int],
+        extra: Mapping[str, Any],
+        *,
+        keep_ends: bool = False,
     ) -> None:
-        """Write one checkpoint; a kill at any moment leaves the one before it intact."""
+        """Write one checkpoint; a kill at any moment leaves the one before it intact.
+
+        :param keep_ends: the checkpoints at the ends of tasks stay too, besides the newest.
+        """
         self.number += 1
         self._write_clients(states, touched)
         folder = self.folder / f"{self.number:08d}"
-        write_atomically(folder / "server.safetensors", to_safetensors(_server_tensors(progress)))
-        server = f"{self.number:08d}/server.safetensors"
+        write_atomically(folder / SERVER, to_safetensors(_server_tensors(progress)))
+        server = f"{folder.name}/{SERVER}"
         described = {
             "format": FORMAT,
             "position": {"task": progress.task, "round": progress.round, "finished": progress.finished},
@@ -77,10 +88,34 @@ class CheckpointFolder:
             },
             **extra,
         }
-        manifest = json_ready(described)
-        # The manifest is written last: a folder without a valid one is not a checkpoint.
-        write_atomically(folder / "manifest.json", json.dumps({**manifest, "checksum": _digest(manifest)}).encode())
-        self._clean()
+        _write_manifest(folder, described)
+        self._clean(keep_ends)
+
+    def kept(self) -> dict[Place, Path]:
+        """Return the whole checkpoints by where they stand, none beyond the newest."""
+        found: dict[Place, Path] = {}
+        for folder in sorted(self._all(), reverse=True):
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                place = Place.of(self._manifest(folder)["position"])
+                if place <= max(found, default=place) and place not in found:
+                    found[place] = folder
+        return found
+
+    def events_size(self, folder: Path) -> int:
+        """Return how long the events file was at a checkpoint."""
+        return int(self._manifest(folder, within=f"{folder.name}/")["events_size"])
+
+    def go_back(self, folder: Path, extra: Mapping[str, Any]) -> None:
+        """Make a checkpoint the newest one: it is written again, and those that came after it are removed."""
+        manifest, later = self._manifest(folder), [p for p in self._all() if p.name > folder.name]
+        self.number += 1
+        again = self.folder / f"{self.number:08d}"
+        write_atomically(again / SERVER, (folder / SERVER).read_bytes())
+        own = f"{folder.name}/{SERVER}"
+        files = {f"{again.name}/{SERVER}" if k == own else k: v for k, v in manifest["files"].items()}
+        _write_manifest(again, {**manifest, **extra, "files": files})
+        for gone in later:
+            shutil.rmtree(gone, ignore_errors=True)
 
     def load(self, *, alone: bool = False) -> tuple[Progress, dict[int, State], dict[str, Any]] | None:
         """Return the newest whole checkpoint, or None when none was ever completed.
@@ -106,7 +141,7 @@ class CheckpointFolder:
         for folder in sorted(self._all(), reverse=True):
             with contextlib.suppress(OSError, ValueError, KeyError, SafetensorError):
                 manifest = self._manifest(folder, within=f"{folder.name}/")
-                return _read_progress(folder / "server.safetensors", manifest), manifest
+                return _read_progress(folder / SERVER, manifest), manifest
         return None
 
     def _manifest(self, folder: Path, within: str = "") -> dict[str, Any]:
@@ -139,7 +174,7 @@ class CheckpointFolder:
                 shard = _read_states(self._whole(name, manifest["files"][name]))
                 states.update(shard)
                 self._own(shard, Path(name).name, manifest["files"][name])
-        return _read_progress(folder / "server.safetensors", manifest), states, manifest
+        return _read_progress(folder / SERVER, manifest), states, manifest
 
     def _write_clients(self, states: Mapping[int, State], touched: set[int]) -> None:
         if len(self.shards) >= MOST_SHARDS:
@@ -164,13 +199,18 @@ class CheckpointFolder:
             self.owner[client] = name
         self.shards[name] = (count, digest)
 
-    def _clean(self) -> None:
-        """Drop what neither of the newest two checkpoints needs."""
-        kept = sorted(self._all(), reverse=True)[:KEEP]
-        needed: set[str] = set()
-        for folder in kept:
+    def _clean(self, keep_ends: bool) -> None:
+        """Drop what neither the newest two checkpoints need nor, if they are kept, those at the ends of tasks."""
+        kept, needed = list[Path](), set[str]()
+        for number, folder in enumerate(sorted(self._all(), reverse=True)):
+            ended = False
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                needed |= {Path(name).name for name in json.loads((folder / "manifest.json").read_text())["files"]}
+                manifest = json.loads((folder / "manifest.json").read_text())
+                ended = keep_ends and manifest["position"]["finished"]
+                if number < KEEP or ended:
+                    needed |= {Path(name).name for name in manifest["files"]}
+            if number < KEEP or ended:
+                kept.append(folder)
         for folder in set(self._all()) - set(kept):
             shutil.rmtree(folder, ignore_errors=True)
         for kept_in in ("clients", COPIES):
@@ -180,6 +220,12 @@ class CheckpointFolder:
 
     def _all(self) -> list[Path]:
         return [p for p in self.folder.glob("*") if p.is_dir() and p.name.isdigit()]
+
+
+def _write_manifest(folder: Path, described: Mapping[str, Any]) -> None:
+    """Write the manifest, which comes last: a folder without a valid one is not a checkpoint."""
+    manifest = json_ready(described)
+    write_atomically(folder / "manifest.json", json.dumps({**manifest, "checksum": _digest(manifest)}).encode())
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.config import Config
+from fedfeat.core.audit import AUDIT, AuditLog
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import private_folder, write_json
 from fedfeat.engines.flower.addresses import LOOPBACK
 from fedfeat.engines.flower.app import app_files
 from fedfeat.engines.flower.control import Control, ControlError
 from fedfeat.engines.flower.keys import ClientKeys, ServerKeys
+from fedfeat.engines.flower.namespace import inherited_socket
 from fedfeat.engines.flower.processes import GatewayProcess, Process, SuperExec, SuperLink, SuperNode
 from fedfeat.engines.flower.roster import read_roster
 from fedfeat.engines.inprocess import InProcessEngine
@@ -30,6 +32,7 @@ from fedfeat.runs.server_app import ERROR_FILE, SERVER_LOG
 
 WATCH_SECONDS = 0.5
 WARNING_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d WARNING (.*)")
+AGAIN = "start the server again, or with --database make a new key for it"
 MOST_FAILURES = 3  # Flower runs in a row that ended without a single new event
 
 
@@ -84,12 +87,12 @@ class Server:
 
     def _watch(self, control: Control, folder: RunFolder, tail: EventTail) -> str:
         """Have Flower run the server app once; return how that ended."""
-        if self.keys is not None:
-            control.register_exactly(self.keys.clients)
+        known = self._admit(control, folder, tail, None)
         run = control.start(app_files(), {"folder": str(folder.path.absolute())})
         try:
             while not (status := control.status(run)).finished:
                 tail.read()
+                known = self._admit(control, folder, tail, known)
                 time.sleep(WATCH_SECONDS)
         except ControlError as error:
             return str(error)  # a SuperLink without a database was started again, and knows of no run
@@ -100,6 +103,30 @@ class Server:
         finally:
             tail.read()
         return f"{status.text} {status.details}".strip()
+
+    def _admit(
+        self, control: Control, folder: RunFolder, tail: EventTail, before: dict[str, bytes] | None
+    ) -> dict[str, bytes]:
+        """Let in those whose keys hold now, and nobody else; say what changed. Return who they are."""
+        if self.keys is None:
+            return {}
+        valid = self.keys.clients
+        if valid == before:
+            return valid
+        audit = AuditLog(folder.path / AUDIT)
+        for name, key in self.keys.watched.keys().items():
+            if (refusal := key.refusal()) and (before is None or name in before):
+                audit.note("key refused", name=name, reason=refusal)
+                tail.tell({"event": "warning", "text": f"{name} is shut out: {refusal}"})
+        for name in sorted((valid.keys() - before.keys()) if before is not None else valid):
+            audit.note("key accepted", name=name)
+        for name in sorted((before or {}).keys() - self.keys.watched.keys().keys()):
+            audit.note("key removed", name=name)
+        for name in sorted(valid.keys() - control.register_exactly(valid).keys()):
+            text = f"{name} was shut out before, and Flower lets no such key in again; {AGAIN}"
+            audit.note("key not accepted again", name=name)
+            tail.tell({"event": "warning", "text": text})
+        return valid
 
 
 class EventTail:
@@ -115,7 +142,7 @@ class EventTail:
             progress, manifest = found
             at = {"task": progress.task + 1, "round": progress.round}
             self.position = manifest["events_size"]
-            self._tell({**folder.events()[0], "folder": str(folder.path), "resumed_at": at})
+            self.tell({**folder.events()[0], "folder": str(folder.path), "resumed_at": at})
 
     def read(self) -> None:
         """Hand on what is new; a resumed run has cut the file back and writes the same lines again."""
@@ -130,19 +157,19 @@ class EventTail:
             event: Event = json.loads(line)
             if event["event"] == "start":
                 event |= {"folder": str(self.folder.path), "resumed_at": None}
-            self._tell(event)
+            self.tell(event)
 
     def _read_roster(self) -> None:
         known = read_roster(self.folder.path)[1]
         for name in sorted(known.keys() - self.joined.keys()):
-            self._tell({"event": "joined", "name": name, "client": known[name]})
+            self.tell({"event": "joined", "name": name, "client": known[name]})
         self.joined = known
 
     def _read_warnings(self) -> None:
         warnings = self._warnings()
         self.warned = min(self.warned, len(warnings))  # a full log was begun anew
         for text in warnings[self.warned :]:
-            self._tell({"event": "warning", "text": text})
+            self.tell({"event": "warning", "text": text})
         self.warned = len(warnings)
 
     def _warnings(self) -> list[str]:
@@ -152,9 +179,10 @@ class EventTail:
 
     def end(self, result: Result) -> None:
         """Hand on that the run is over."""
-        self._tell({"event": "end", "folder": str(self.folder.path), "result": result})
+        self.tell({"event": "end", "folder": str(self.folder.path), "result": result})
 
-    def _tell(self, event: Event) -> None:
+    def tell(self, event: Event) -> None:
+        """Hand one event on."""
         for listener in self.listeners:
             listener(event)
 
@@ -193,7 +221,9 @@ def server(
             address = link.address
         else:
             link = stack.enter_context(SuperLink(folder, tls=keys.certificates, database=database))
-            address = stack.enter_context(GatewayProcess(folder, link, host=host, port=port)).address
+            listening = inherited_socket()
+            gateway = GatewayProcess(folder, link, host=host, port=port, listening=listening)
+            address = stack.enter_context(gateway).address
         stack.enter_context(SuperExec(folder, link))
         yield Server(link, address, keys)
 

@@ -22,6 +22,7 @@ from fedfeat.federation.loop import Event, Federation, Listener, Saver
 from fedfeat.federation.metrics import over_tasks
 from fedfeat.federation.privacy import statement
 from fedfeat.federation.progress import Progress
+from fedfeat.federation.rollback import repeated_rounds, rollbacks_of
 from fedfeat.federation.secure.exchange import check_rounds
 from fedfeat.federation.secure.sums import Sums
 from fedfeat.models import PretrainedBackbone
@@ -226,7 +227,9 @@ class Experiment:
             folder=folder.path,
         )
         federation.run(emit, self._saver(folder))
-        result = summarise(self.config, self.scenario, progress, self.notes) | self._privacy()
+        result = summarise(self.config, self.scenario, progress, self.notes) | self._privacy(folder.path)
+        if rollbacks := rollbacks_of(folder.path):
+            result["rollbacks"] = rollbacks
         write_json(folder.result_path, result)
         for listener in listeners:
             listener({"event": "end", "folder": str(folder.path), "result": result})
@@ -248,20 +251,22 @@ class Experiment:
                 "events_sha256": sha256(folder.events_path),
                 CARD: self.card.model_dump(mode="json"),
             }
-            folder.checkpoints.save(progress, self.engine.states, self.engine.touched, extra)
+            keep = self.config.run.keep_task_ends
+            folder.checkpoints.save(progress, self.engine.states, self.engine.touched, extra, keep_ends=keep)
             self.engine.touched.clear()
             last = time.monotonic()
             return True
 
         return save
 
-    def _privacy(self) -> Result:
-        """Return what the result says about privacy, if anything was asked for."""
+    def _privacy(self, folder: Path) -> Result:
+        """Return what the result says about privacy, if anything was asked for; a repeated round counts again."""
         settings = self.config.privacy
         if settings.clip is None and not settings.secure_aggregation:
             return {}
         sends = {*self.method.sends, *((*SENDS, *HELD) if self.dataset.private else ())}
-        stated = statement(settings, self.scenario.num_tasks * self.config.train.rounds, sends)
+        releases = self.scenario.num_tasks * self.config.train.rounds + repeated_rounds(folder)
+        stated = statement(settings, releases, sends)
         if settings.secure_aggregation:
             sums = Sums(self.config, self.method, private=self.dataset.private)
             stated |= {"secure_aggregation": True, "fewest_clients": sums.fewest, "summed": sorted(sums.ops)}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import datetime
+import re
 import shutil
 import ssl
 import stat
@@ -20,7 +23,7 @@ from hypothesis import strategies as st
 
 from fedfeat.cli import app
 from fedfeat.core.errors import ConfigError
-from fedfeat.engines.flower import keys
+from fedfeat.engines.flower import client_keys, keys
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +50,10 @@ def test_a_set_is_complete_and_readable_by_its_owner_only(made: Path) -> None:
         "server/clients/ward-b.pub",
         "clients/ward-a/ca.crt",
         "clients/ward-a/ward-a.key",
+        "clients/ward-a/ward-a.pub",
         "clients/ward-b/ca.crt",
         "clients/ward-b/ward-b.key",
+        "clients/ward-b/ward-b.pub",
     }
     for path in [made, *made.rglob("*")]:
         assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600), path
@@ -156,6 +161,56 @@ def test_a_damaged_client_folder_is_one_sentence(copy: Path) -> None:
     shutil.copy(copy / "clients/ward-b/ward-b.key", mine)
     with pytest.raises(ConfigError, match=r"expected one private key .* found 2"):
         keys.read_client_keys(mine)
+
+
+def request_of(folder: Path, name: str) -> dict[bytes, bytes]:
+    """Return the header by which a client's requests say whose they are."""
+    pem = client_keys.read_public(folder / "clients" / name / f"{name}.pub").pem
+    return {b"flwr-public-key": base64.b64encode(pem)}
+
+
+def expire(path: Path, when: str) -> None:
+    path.write_bytes(re.sub(rb"expires=\S+", b"expires=" + when.encode(), path.read_bytes()))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_revoked_key_is_refused_with_its_reason_while_others_are_not(copy: Path, whole: bool) -> None:
+    watched = keys.read_server_keys(copy / "server").watched
+    assert watched.valid().keys() == {"ward-a", "ward-b"}
+    folder = copy if whole else copy / "server"
+    told = CliRunner().invoke(
+        app, ["keys", "--out", str(folder), "--revoke", "--clients", "ward-b", "--reason", "lost\nlaptop\x1b"]
+    )
+    assert told.exit_code == 0, told.output
+    assert watched.valid().keys() == {"ward-a"}
+    assert watched.refusal(request_of(copy, "ward-b")) == "this client's key was revoked: lost laptop"
+    assert watched.refusal(request_of(copy, "ward-a")) is None
+    assert watched.refusal({}) is None
+    assert watched.refusal({b"flwr-public-key": b"\xff"}) is None
+    (copy / "server/clients/ward-b.pub").write_text("half a file")
+    assert watched.refusal(request_of(copy, "ward-b")) is not None, "damage does not undo it"
+    with pytest.raises(ConfigError, match="holds no public key of 'ward-z'"):
+        client_keys.revoke(copy, ["ward-z"], "")
+
+
+def test_a_key_expires_and_can_be_given_more_time(copy: Path) -> None:
+    watched, public = keys.read_server_keys(copy / "server").watched, copy / "server/clients/ward-a.pub"
+    known = client_keys.read_public(public).expires
+    assert known is not None
+    assert 824 <= (known - datetime.datetime.now(datetime.UTC)).days <= 825
+    assert keys.read_client_keys(copy / "clients/ward-a").expires == known
+    expire(public, "2020-01-02T00:00:00+00:00")
+    assert watched.valid().keys() == {"ward-b"}
+    assert "expired on 2020-01-02" in (watched.refusal(request_of(copy, "ward-a")) or "")
+    done = CliRunner().invoke(app, ["keys", "--out", str(copy), "--renew", "--clients", "ward-a", "--days", "7"])
+    assert done.exit_code == 0, done.output
+    assert watched.valid().keys() == {"ward-a", "ward-b"}
+    assert watched.valid()["ward-a"] == client_keys.read_public(copy / "clients/ward-a/ward-a.pub").pem
+    public.write_bytes(re.sub(rb" expires=\S+", b"", public.read_bytes()))
+    assert client_keys.read_public(public).expires is None, "a key from before has no date"
+    expire(copy / "server/clients/ward-b.pub", "soon")
+    with pytest.raises(ConfigError, match="not a public key"):
+        keys.read_server_keys(copy / "server")
 
 
 def test_numbers_and_names_of_clients() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
+import os
 import socket
 import ssl
 import urllib.request
@@ -32,6 +33,7 @@ from fedfeat.engines.flower.control import Control, ControlError
 from fedfeat.engines.flower.messages import Reply
 from fedfeat.engines.flower.processes import GatewayProcess, ProcessError, SuperLink, SuperNode
 from fedfeat.engines.flower.roster import Roster, read_roster
+from fedfeat.engines.flower.superlink import account_of
 from fedfeat.runs import deploy
 from toy import toy_config, write_toy
 
@@ -233,6 +235,42 @@ def test_a_client_that_is_unregistered_is_shut_out(federation: Federation, tmp_p
     server = keys.read_server_keys(federation.folder / "keys" / "server")
     assert federation.control.register_exactly(server.clients) == federation.node_ids
     assert signer.post("/v1/fleet/pull-messages", pull) == 401
+
+
+def test_a_key_that_was_shut_out_is_not_accepted_again_and_harms_no_other(federation: Federation) -> None:
+    signer = Signer(federation, certificates.new_key())
+    known = keys.read_server_keys(federation.folder / "keys" / "server").clients
+    federation.control.unregister(federation.control.register(signer.pem, "guest"))
+    assert federation.control.register_exactly({"guest": signer.pem, **known}) == federation.node_ids
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="needs root, to act as another account")
+def test_another_account_of_the_machine_is_refused(federation: Federation) -> None:
+    context = ssl.create_default_context(cafile=federation.link.ca)
+    with httpx.Client(verify=context, base_url=f"https://{federation.link.address}") as asking:
+        os.seteuid(65534)  # whose socket it is, is decided when it is made
+        try:
+            assert asking.post("/v1/control/list-nodes", content=b"").status_code == 403
+            assert asking.post("/v1/runtime/x", content=b"").status_code == 403
+            assert asking.get("/openapi.json").status_code == 403
+            assert asking.get("/health").status_code == 200
+        finally:
+            os.seteuid(0)
+    with httpx.Client(verify=context, base_url=f"https://{federation.link.address}") as asking:
+        assert asking.get("/openapi.json").status_code == 200
+
+
+def test_whose_a_connection_is() -> None:
+    table = [
+        " 0: 0100007F:1F90 0100007F:9C40 01 00000000:00000000 00:00000000 00000000  1000 0 11 1 0",
+        " 1: 0100007F:9C40 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1001 0 12 1 0",
+        " 2: 0100007F:9C41 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0 0  0 1 0",
+        " 3: 0100007F:9C42 0100007F:1F90 06 00000000:00000000 00:00000000 00000000     0 0 13 1 0",
+    ]
+    assert account_of(("127.0.0.1", 40000), 8080, table) == 1001
+    for port, why in ((40001, "closed by its owner"), (40002, "on its way out"), (40003, "not there")):
+        assert account_of(("127.0.0.1", port), 8080, table) is None, why
+    assert account_of(("::1", 40000), 8080, table) is None
 
 
 class OneClient:

@@ -2,7 +2,8 @@
 
 In the order in which a federation uses them:
 
-    certificates, keys                      who may take part
+    certificates, keys, client_keys         who may take part, until when, and who not any more
+    namespace, superlink                    nobody else on the server's machine: a network of its own, one account
     guard, addresses, processes             Flower's processes, kept running and ended with their families
     http_connection, gateway                what the outside can reach
     control                                 registering keys, starting and watching runs

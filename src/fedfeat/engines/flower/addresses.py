@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 import ssl
 from pathlib import Path
 
 import httpx
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 
-from fedfeat.core.errors import ConfigError
+from fedfeat.core.errors import ConfigError, one_line
+from fedfeat.engines.flower.client_keys import REFUSED
 
 LOOPBACK = "127.0.0.1"
 NAME_MISMATCH = (62, 64)  # OpenSSL's codes: host name, IP address
@@ -47,6 +50,11 @@ def need_free(host: str, port: int) -> None:
             raise ConfigError(f"{address}: cannot be served, {error.strerror}; choose another address") from error
 
 
+def open_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at an address."""
+    return socket.create_server((host, port), family=_family(host), backlog=512)
+
+
 def is_healthy(host: str, port: int, ca: Path | None, timeout: float = 2.0) -> bool:
     """Tell whether ``GET /health`` at an address gives 200; with an authority, over TLS."""
     try:
@@ -75,6 +83,21 @@ def check_server(host: str, port: int, ca: Path | None, timeout: float = 5.0) ->
     except httpx.TransportError:
         pass
     return False
+
+
+def key_refusal(server: str, ca: Path | None, key: Path | None) -> str | None:
+    """Return why a server refuses this client's key; None if it does not, or does not say."""
+    if ca is None or key is None:
+        return None
+    public = load_ssh_private_key(key.read_bytes(), None).public_key()
+    pem = public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    headers = {"flwr-public-key": base64.b64encode(pem).decode()}
+    try:
+        with httpx.Client(verify=ssl.create_default_context(cafile=ca), trust_env=False, timeout=10.0) as asking:
+            answer = asking.post(f"https://{server}/v1/fleet/pull-messages", headers=headers)
+    except httpx.TransportError:
+        return None
+    return one_line(answer.text.strip()) if answer.status_code == 401 and answer.text.startswith(REFUSED) else None
 
 
 def _health(host: str, port: int, ca: Path | None, timeout: float) -> bool:

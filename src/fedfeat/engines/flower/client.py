@@ -22,6 +22,7 @@ from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.sent import Sent
 from fedfeat.config import Config
 from fedfeat.config.config import differing_keys
+from fedfeat.core.audit import AUDIT, AuditLog
 from fedfeat.core.errors import FedfeatError, Refusal, one_line
 from fedfeat.core.files import remove_leftovers, write_json
 from fedfeat.core.payload import SHARED, Payload, State, tensor_of, value_bytes
@@ -71,6 +72,7 @@ class FederationClient:
     def __init__(self, settings: ClientSettings, data: ClientData) -> None:
         self.settings, self.data = settings, data
         self.run: ClientRun | None = None  # the one that is open
+        self.audit = AuditLog(settings.folder / AUDIT)
 
     def hello(self, header: Header) -> Header:
         """Say who this is; the run that the server names is opened and stays open."""
@@ -84,9 +86,12 @@ class FederationClient:
         try:
             self._accept(header)
             run = self._open_run(header["run"], reopen=True)
+            run.go_back(header.get("rollbacks", []))
             self._log_what_leaves(run)
         except Exception as error:
+            self.audit.note("run refused", run=header.get("run"), reason=error)
             return {"name": self.settings.name, "refused": self._reason("cannot take part", header, error)}
+        self.audit.note("run accepted", run=run.name, method=run.config.method)
         return {
             "name": self.settings.name,
             "client": self.settings.client,
@@ -114,9 +119,14 @@ class FederationClient:
 
     def ask(self, header: Header, request: Packed) -> tuple[Header, Packed]:
         """Answer one operation; whatever goes wrong is part of the answer."""
+        asked = {name: header.get(name) for name in ("run", "op")}
+        asked |= {name: n + 1 for name in ("task", "round") if isinstance(n := header.get(name), int)}
         try:
-            return self._open_run(header["run"]).answer(header, request)
+            told, answer = self._open_run(header["run"]).answer(header, request)
+            self.audit.note("answered", **asked, bytes=sum(map(len, answer.buffers.values())), again="again" in told)
+            return told, answer
         except Exception as error:
+            self.audit.note("request refused", **asked, reason=error)
             if not isinstance(error, Refusal):
                 self.run = None  # what an operation left behind when it broke off is not to be trusted
             return {"failed": self._reason(f"{header.get('op')} failed", header, error)}, pack({})
@@ -151,8 +161,9 @@ class FederationClient:
             remove_leftovers(folder)
             account = UpdateAccount(self.settings.folder)
             own = self.settings
+            store = Store(folder / "store", keep_ends=own.policy.most_rollbacks > 0)
             identity = Identity(own.key, own.policy.peers)
-            self.run = ClientRun(name, table, config, self.data, Store(folder / "store"), own.policy, account, identity)
+            self.run = ClientRun(name, table, config, self.data, store, own.policy, account, identity)
         return self.run
 
     def _folder(self, run: str) -> Path:
@@ -203,6 +214,16 @@ class ClientRun:
         kept = self.store.tensor(snapshot, EXEMPLARS)
         return {"generation": snapshot.generation, "exemplars": 0 if kept is None else len(kept)}
 
+    def go_back(self, rollbacks: list[str]) -> None:
+        """Follow a server that went back to earlier places, if the policy allows it."""
+        new = rollbacks[self.store.rollbacks :]
+        if not new:
+            return
+        self.policy.check_rollbacks(len(rollbacks))
+        for to in new:
+            self.store.go_back(to)
+            log.info("the server went back to %s, and so did this client", to)
+
     def answer(self, header: Header, packed: Packed) -> tuple[Header, Packed]:
         """Return the reply: from memory if this request was answered before, by running the operation otherwise."""
         place, op, digest = (header["task"], header["round"]), header["op"], packed.digest()
@@ -234,6 +255,11 @@ class ClientRun:
         place, op = (header["task"], header["round"]), header["op"]
         if not (0 <= place[0] < self.scenario.num_tasks and 0 <= place[1] < self.config.train.rounds):
             raise PolicyError(f"the run has no task {place[0] + 1} with a round {place[1] + 1}")
+        if not self.store.reaches(place):
+            raise PolicyError(
+                f"{op!r:.40} of task {place[0] + 1}, round {place[1] + 1} lies before what this client keeps; a server "
+                "goes back with 'fedfeat rollback', if the client's policy allows it"
+            )
         if not self.policy.one_answer:
             return
         if self.account.client(self.name, header["client"]) != header["client"]:

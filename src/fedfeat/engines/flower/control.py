@@ -1,7 +1,7 @@
 """What the server's operator may do at the SuperLink: register clients' keys, see who is there, start and watch runs.
 
-It speaks to Flower's control interface, which knows no login: whoever reaches it may do all of this. So it is used on
-the loopback interface only, and the `gateway` never lets it through.
+It speaks to Flower's control interface, which knows no login. So it is used on the loopback interface only, by one
+account (`superlink`), and the `gateway` never lets it through.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from flwr.supercore.fab import Fab
 
 from fedfeat.core.errors import FedfeatError
 
+IN_USE = "Public key already in use"  # what Flower says of a key that was unregistered
 Scalar = str | int | float | bool
 Query = TypeVar("Query")
 Answer = TypeVar("Answer")
@@ -98,12 +99,21 @@ class Control:
         self._call(f"unregister node {node_id}", self._client.UnregisterNode, request)
 
     def register_exactly(self, keys: Mapping[str, bytes]) -> dict[str, int]:
-        """Make the given keys, by client name, the only ones that may join; return each client's node id."""
-        wanted = set(keys.values())
+        """Make the given keys, by client name, the only ones that may join; return each client's node id.
+
+        Flower takes no key a second time that was shut out before; such a client has none.
+        """
+        wanted, joined = set(keys.values()), dict[str, int]()
         for node in self.nodes():
             if node.public_key not in wanted:
                 self.unregister(node.id)
-        return {name: self.register(key, name) for name, key in keys.items()}
+        for name, key in keys.items():
+            try:
+                joined[name] = self.register(key, name)
+            except ControlError as error:
+                if IN_USE not in str(error):
+                    raise
+        return joined
 
     def start(self, app: Mapping[str, bytes], config: Mapping[str, Scalar]) -> int:
         """Start a run of an app, given as its files (``pyproject.toml`` among them); return the run's id."""

@@ -25,6 +25,7 @@ from fedfeat.engines.flower.update_norms import oversized
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.exchange import needed
+from fedfeat.federation.rollback import rollbacks_of
 from fedfeat.federation.screen import TRAIN, declared_losses, fault_of, fault_of_header, odd_ones, seconds_of
 from fedfeat.federation.secure.sums import Sums
 from fedfeat.scenario import Scenario
@@ -49,6 +50,7 @@ class FlowerEngine(InProcessEngine):
             "config": config_to_send(config),
             "data": fingerprint(dataset),
             "backbone": self.network.backbone.fingerprint,
+            "rollbacks": [record["to"] for record in rollbacks_of(folder)],
         }
         self.roster = Roster(folder, channel, scenario.num_clients, greeting, config.federation.deadline)
         self.sends = {**method.sends, **declared_losses(method), **(SENDS if dataset.private else {})}
@@ -83,6 +85,8 @@ class FlowerEngine(InProcessEngine):
         self._note_time(op, _account(answers, packing - started, arrived - packed, own))
         for client in sorted(replies):
             reply = replies.pop(client)
+            if isinstance(reply, Lost):
+                self.roster.audit.note(f"reply {reply.fate}", client=client, reason=reply.reason, **self._where(op))
             yield client, Lost(reply.fate, one_line(reply.reason)) if isinstance(reply, Lost) else reply
 
     def exemplars(self) -> int:
@@ -99,7 +103,12 @@ class FlowerEngine(InProcessEngine):
         """Take up what the server remembers of clients' states."""
         self.states = {k: dict(s) for k, s in states.items()}
 
+    def _where(self, op: str) -> dict[str, Any]:
+        return {"op": op, "task": self.task + 1, "round": self.round + 1}
+
     def _send(self, op: str, messages: Mapping[int, Request]) -> dict[int, Reply | Lost]:
+        if messages:
+            self.roster.audit.note("asked", clients=sorted(messages), **self._where(op))
         return dict(self.channel.send(ASK, messages, self.silence.deadline(op))) if messages else {}
 
     def _told_again(

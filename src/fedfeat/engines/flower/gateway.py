@@ -18,12 +18,14 @@ import ssl
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import h11
 
-from fedfeat.engines.flower.addresses import split_address
+from fedfeat.core.audit import AuditLog
+from fedfeat.engines.flower.addresses import open_socket, split_address
+from fedfeat.engines.flower.client_keys import WatchedKeys
 from fedfeat.engines.flower.http_connection import (
     HttpConnection,
     Limits,
@@ -45,12 +47,14 @@ class Gateway:
     link_port: int
     link_tls: ssl.SSLContext | None
     limits: Limits
+    keys: WatchedKeys | None = None
+    audit: AuditLog = field(default_factory=lambda: AuditLog(None))
 
     def __post_init__(self) -> None:
         self._open: Counter[str] = Counter()  # connections by address
         self.flight = Flight(self.limits)
         self._idle: list[tuple[float, HttpConnection]] = []
-        self._log = RefusalLog()
+        self._log = RefusalLog(self.audit)
 
     @property
     def open_connections(self) -> int:
@@ -102,6 +106,8 @@ class Gateway:
         if not isinstance(request, h11.Request):
             return False
         why = refusal(request, self.limits.header_bytes, self.limits.body_bytes)
+        if why is None and self.keys is not None and (reason := self.keys.refusal(dict(request.headers))):
+            why = Refusal(401, reason)  # a client takes 403 for the end of a run
         if why is not None:
             await self._refuse(client, peer, request.method + b" " + request.target, why)
             return False
@@ -225,9 +231,8 @@ async def _relay_body(source: HttpConnection, target: HttpConnection) -> None:
 class RefusalLog:
     """One line per refusal, at most one a second, so that nobody can fill the disk from outside."""
 
-    def __init__(self) -> None:
-        self._last = 0.0
-        self._unsaid = 0
+    def __init__(self, audit: AuditLog) -> None:
+        self._last, self._unsaid, self._audit = 0.0, 0, audit
 
     def note(self, peer: str, what: bytes, why: Refusal) -> None:
         """Write who was refused what, and how many were refused unsaid before."""
@@ -236,6 +241,7 @@ class RefusalLog:
             return
         more = f" ({self._unsaid} more before)" if self._unsaid else ""
         print(f"{why.status} {peer} {what[:200]!r}: {why.reason}{more}", file=sys.stderr, flush=True)
+        self._audit.note("request refused", peer=peer, request=what, status=why.status, reason=why.reason + more)
         self._last, self._unsaid = time.monotonic(), 0
 
 
@@ -251,9 +257,7 @@ def server_tls(certificate: Path, key: Path) -> ssl.SSLContext:
 class Listener:
     """Accepts connections at an address, and hands them to the gateway before any handshake."""
 
-    def __init__(self, gateway: Gateway, host: str, port: int, tls: ssl.SSLContext | None) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listening = socket.create_server((host, port), family=family, backlog=512)
+    def __init__(self, gateway: Gateway, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
         listening.setblocking(False)
         self.gateway, self.tls, self.sockets = gateway, tls, [listening]
         self._served: set[asyncio.Task[None]] = set()
@@ -280,16 +284,16 @@ class Listener:
 
 async def listen(gateway: Gateway, host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
     """Start to serve an address."""
-    return Listener(gateway, host, port, tls)
+    return Listener(gateway, open_socket(host, port), tls)
 
 
-async def run(gateway: Gateway, host: str, port: int, tls: ssl.SSLContext) -> None:
+async def run(gateway: Gateway, listening: socket.socket, tls: ssl.SSLContext) -> None:
     """Serve until told to end by a signal."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    server = await listen(gateway, host, port, tls)
-    print(f"listening on {host}:{port}, for clients only", file=sys.stderr, flush=True)
+    server = Listener(gateway, listening, tls)
+    print(f"listening on {listening.getsockname()[:2]}, for clients only", file=sys.stderr, flush=True)
     await stop.wait()
     server.close()
 
@@ -303,9 +307,15 @@ def main() -> None:
     parser.add_argument("--superlink", required=True, help="HOST:PORT of the SuperLink, on this machine")
     for name in ("ca", "certificate", "key"):
         parser.add_argument(f"--{name}", required=True, type=Path)
+    parser.add_argument("--clients", required=True, type=Path, help="folder of clients' public keys")
+    parser.add_argument("--audit", required=True, type=Path, help="file of refusals")
+    parser.add_argument("--descriptor", type=int, help="a socket that listens there already")
     options = parser.parse_args()
-    gateway = Gateway(*split_address(options.superlink), ssl.create_default_context(cafile=options.ca), Limits())
-    asyncio.run(run(gateway, *split_address(options.listen), server_tls(options.certificate, options.key)))
+    trusted, keys = ssl.create_default_context(cafile=options.ca), WatchedKeys(options.clients, every=0.5)
+    gateway = Gateway(*split_address(options.superlink), trusted, Limits(), keys, AuditLog(options.audit))
+    given = options.descriptor
+    listening = open_socket(*split_address(options.listen)) if given is None else socket.socket(fileno=given)
+    asyncio.run(run(gateway, listening, server_tls(options.certificate, options.key)))
 
 
 if __name__ == "__main__":

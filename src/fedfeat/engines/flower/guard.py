@@ -2,8 +2,9 @@
 
 It is run as a file, with nothing but the standard library: ``python -I guard.py STATE RESTART COMMAND ...``. Its
 standard input is a pipe from the process that started it; the end of that pipe, however it came about (also by
-``kill -9``), ends the command. RESTART is ``always`` or ``never``. STATE is a JSON file: pid, starts, last exit. The
-log beside it, ``NAME.log`` for ``NAME.state.json``, is begun anew when it is full, and the one before kept.
+``kill -9``), ends the command. RESTART is ``always`` (but not after exit 78) or ``never``. STATE is a JSON file: pid,
+starts, last exit. The log beside it, ``NAME.log`` for ``NAME.state.json``, is begun anew when it is full, and the one
+before kept.
 
 Flower's processes start others in sessions of their own, which a signal to a process group does not reach. On Linux
 the guard therefore adopts every orphan below it and signals all its descendants one by one.
@@ -29,6 +30,7 @@ LONGEST_DELAY_SECONDS = 8.0
 GRACE_SECONDS = 8.0
 LOOK_SECONDS = 1.0  # between two looks at the log
 LARGEST_LOG = 8 << 20
+FINAL = 78  # exit of a command that starting it again would not help
 
 
 def prctl(option: int, value: int) -> None:
@@ -83,7 +85,7 @@ class Guard:
                 self.stopping = True
             if self.pid and self._reap():
                 self._end_family()
-                if not self.restart:
+                if not self.restart or self.last_exit == FINAL:
                     break
                 next_start = time.monotonic() + self._next_delay()
         self._end_family()

@@ -2,12 +2,13 @@
 
 DIR/authority/    ca.key ca.crt                      stays with whoever makes keys, best offline
 DIR/server/       ca.crt server.crt server.key       goes to the server
-           clients/NAME.pub                          who may join
-DIR/clients/NAME/ ca.crt NAME.key                    goes to that client
+           clients/NAME.pub                          who may join, and until when
+DIR/clients/NAME/ ca.crt NAME.key NAME.pub           goes to that client
 """
 
 from __future__ import annotations
 
+import datetime
 import os
 import re
 import shutil
@@ -23,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.files import disk_errors
 from fedfeat.engines.flower import certificates
+from fedfeat.engines.flower.client_keys import WatchedKeys, read_public, read_publics, until
 
 SERVER_DAYS = 825
 CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -42,7 +44,12 @@ class ServerKeys:
     """What a server's folder holds: its certificates, and the public keys (PEM) of the clients that may join."""
 
     certificates: Certificates
-    clients: dict[str, bytes]
+    watched: WatchedKeys
+
+    @property
+    def clients(self) -> dict[str, bytes]:
+        """Who may join now; files may be added, removed or marked as revoked at any time."""
+        return self.watched.valid()
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class ClientKeys:
     name: str
     ca: Path
     key: Path
+    expires: datetime.datetime | None = None
 
 
 def client_names(text: str) -> list[str]:
@@ -94,7 +102,7 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: Sequence[str], days: 
             _write(beside / "server" / "server.key", certificates.private_pem(server_key))
             _write(beside / "server" / "server.crt", certificate.public_bytes(serialization.Encoding.PEM))
             for name in clients:
-                _write_client(beside, name)
+                _write_client(beside, name, days)
             if folder.exists():
                 folder.rmdir()
             beside.rename(folder)
@@ -102,7 +110,7 @@ def make_keys(folder: Path, hosts: Sequence[str], clients: Sequence[str], days: 
             shutil.rmtree(beside, ignore_errors=True)
 
 
-def add_clients(folder: Path, clients: Sequence[str]) -> None:
+def add_clients(folder: Path, clients: Sequence[str], days: int = SERVER_DAYS) -> None:
     """Add keys of further clients to a set; the ones that are there stay as they are."""
     _need(folder / "server" / "ca.crt", "a set made by 'fedfeat keys'")
     known = [name for name in clients if (folder / "clients" / name).exists() or _public_file(folder, name).exists()]
@@ -110,7 +118,7 @@ def add_clients(folder: Path, clients: Sequence[str]) -> None:
         raise ConfigError(f"{folder}: {', '.join(known)} there already; keys are never overwritten, remove them first")
     with disk_errors(folder):
         for name in clients:
-            _write_client(folder, name)
+            _write_client(folder, name, days)
 
 
 def renew_server(folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS) -> None:
@@ -144,10 +152,9 @@ def read_server_keys(folder: Path) -> ServerKeys:
         certificate.verify_directly_issued_by(authority)
     except Exception as error:
         raise ConfigError(f"{files[1]}: not signed by {files[0]}; copy both from the same set") from error
-    clients = {path.stem: _public_pem(path) for path in sorted((folder / "clients").glob("*.pub"))}
-    if not clients:
+    if not read_publics(folder / "clients"):
         raise ConfigError(f"{folder / 'clients'}: no public key (*.pub), so nobody could join; add clients' keys")
-    return ServerKeys(Certificates(*files), clients)
+    return ServerKeys(Certificates(*files), WatchedKeys(folder.absolute() / "clients"))
 
 
 def read_client_keys(folder: Path) -> ClientKeys:
@@ -159,14 +166,18 @@ def read_client_keys(folder: Path) -> ClientKeys:
         raise ConfigError(f"{folder}: expected one private key (*.key), found {len(keys)}; this must be {where}")
     _certificate(ca)
     _private(keys[0])
-    return ClientKeys(keys[0].stem, ca, keys[0])
+    public = keys[0].with_suffix(".pub")
+    expires = read_public(public).expires if public.exists() else None
+    return ClientKeys(keys[0].stem, ca, keys[0], expires)
 
 
-def _write_client(folder: Path, name: str) -> None:
+def _write_client(folder: Path, name: str, days: int) -> None:
     key = certificates.new_key()
+    public = certificates.public_openssh(key, f"{name} {until(days)}")
     _write(folder / "clients" / name / f"{name}.key", certificates.private_openssh(key))
     _write(folder / "clients" / name / "ca.crt", (folder / "server" / "ca.crt").read_bytes())
-    _write(_public_file(folder, name), certificates.public_openssh(key, name))
+    _write(folder / "clients" / name / f"{name}.pub", public)
+    _write(_public_file(folder, name), public)
 
 
 def _public_file(folder: Path, name: str) -> Path:
@@ -209,11 +220,3 @@ def _private(path: Path) -> ec.EllipticCurvePrivateKey:
     if os.name == "posix" and path.stat().st_mode & 0o007:
         raise ConfigError(f"{path}: every account on this machine can read this private key; run: chmod 600 {path}")
     return key
-
-
-def _public_pem(path: Path) -> bytes:
-    try:
-        key = serialization.load_ssh_public_key(path.read_bytes())
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"{path}: not a public key in OpenSSH form; copy it again from the set of keys") from error
-    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)

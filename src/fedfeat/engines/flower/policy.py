@@ -43,6 +43,7 @@ class ClientPolicy(Settings):
     operations: tuple[str, ...] | None = Field(None, description="operations that are answered; unset: the method's")
     one_answer: bool = Field(False, description="one answer per round and operation; the same request gets it again")
     most_updates: int | None = Field(None, ge=0, description="updates that may leave in all runs together; unset: any")
+    most_rollbacks: int = Field(0, ge=0, description="how often a server may go back in a run, to rounds that it had")
     most_bytes: int | None = Field(None, ge=0, description="bytes that are kept here for servers; unset: any number")
 
     def check_run(self, config: Config) -> None:
@@ -65,6 +66,14 @@ class ClientPolicy(Settings):
             )
         if self.methods is not None and config.method not in map(canonical, self.methods):
             raise PolicyError(f"policy: the method {config.method!r:.80} is not among {', '.join(self.methods)}")
+
+    def check_rollbacks(self, count: int) -> None:
+        """Refuse a server that goes back too often: every repeated round is another release."""
+        if count > self.most_rollbacks:
+            raise PolicyError(
+                f"policy: the server went back to earlier rounds of this run ({count} times, {self.most_rollbacks} are "
+                "allowed); the client's owner allows it with most_rollbacks"
+            )
 
     def check_request(self, op: str, kept: int, updates: int) -> None:
         """Refuse a request before it is worked on.

@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from fedfeat.core.audit import AUDIT
 from fedfeat.core.errors import FedfeatError, MissingExtra
 from fedfeat.core.files import private_folder
 from fedfeat.engines.flower import guard
@@ -66,6 +67,7 @@ class Process:
         self._state_file = self.folder / f"{name}.state.json"
         self._environment = offline_environment(self.folder / "flwr")
         self._guard: subprocess.Popen[bytes] | None = None
+        self._passed: tuple[int, ...] = ()  # file descriptors for the command
 
     def start(self) -> Self:
         """Start the command under its guard."""
@@ -81,6 +83,7 @@ class Process:
                 cwd=self.folder,
                 env=self._environment,
                 start_new_session=True,
+                pass_fds=self._passed,
             )
         return self
 
@@ -202,7 +205,8 @@ class SuperLink(ListeningProcess):
 
     Without a database large messages cost half as much, and a restart loses the run: the server starts it anew.
     With certificates it speaks TLS and accepts only clients whose keys are registered. Its control and runtime
-    interfaces are open to whoever reaches the port, so it belongs on the loopback interface, behind a gateway.
+    interfaces know no login, so it belongs on the loopback interface, behind a gateway; on Linux it also looks whose
+    account asks.
     """
 
     def __init__(
@@ -215,7 +219,8 @@ class SuperLink(ListeningProcess):
         database: bool = True,
     ) -> None:
         self.tls, port = tls, port or free_port(host)
-        command = [*flower_command("flower-superlink"), "--host", host, "--port", str(port), "--isolation", "process"]
+        command = [sys.executable, "-m", "fedfeat.engines.flower.superlink", "--host", host, "--port", str(port)]
+        command += ["--isolation", "process"]
         command += ["--database", str(folder.absolute() / "superlink.db")] if database else []
         command += ["--disable-runtime-dependency-installation"]
         if tls is None:
@@ -262,21 +267,36 @@ class SuperNode(ListeningProcess):
 
 
 class GatewayProcess(ListeningProcess):
-    """The only process that listens to the outside: TLS, and nothing but the paths that SuperNodes need."""
+    """The only process that listens to the outside: TLS, and nothing but the paths that SuperNodes need.
 
-    def __init__(self, folder: Path, link: SuperLink, *, host: str, port: int = 0) -> None:
+    Refusals go to the audit log of the run, whose folder is above this one.
+
+    :param listening: descriptor of a socket that listens at the address already, outside of this process's network.
+    """
+
+    def __init__(
+        self, folder: Path, link: SuperLink, *, host: str, port: int = 0, listening: int | None = None
+    ) -> None:
         if link.tls is None:
             raise ProcessError("a gateway needs certificates: start the SuperLink with tls, or run without a gateway")
         port = port or free_port(host)
         command = [sys.executable, "-m", "fedfeat.engines.flower.gateway", "--listen", join_address(host, port)]
         command += ["--superlink", link.address, "--ca", str(link.tls.ca.absolute())]
         command += ["--certificate", str(link.tls.certificate.absolute()), "--key", str(link.tls.key.absolute())]
+        command += ["--clients", str(link.tls.key.absolute().with_name("clients"))]
+        command += ["--audit", str(folder.absolute().parent / AUDIT)]
+        command += [] if listening is None else ["--descriptor", str(listening)]
         super().__init__(folder, "gateway", command, (host, port), link.tls.ca)
+        self._passed = () if listening is None else (listening,)
+
+    def start(self) -> Self:
+        """Start it, unless its port is taken by somebody else."""
+        return Process.start(self) if self._passed else super().start()
 
     def ready(self) -> bool:
         """Tell whether it accepts connections."""
-        if not self.pid:
-            return False
+        if not self.pid or self._passed:
+            return bool(self.pid)  # from here a socket in another network cannot be tried
         # Bound to every interface it is reached over the loopback one.
         host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(self.host, self.host)
         with contextlib.suppress(OSError), socket.create_connection((host, self.port), timeout=2.0):

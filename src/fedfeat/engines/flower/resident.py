@@ -36,8 +36,10 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode.fleet_http_connection import http_request_response
 
 from fedfeat.core.errors import FedfeatError
+from fedfeat.engines.flower.addresses import key_refusal
 from fedfeat.engines.flower.app import make_client, reply_to, show_log
 from fedfeat.engines.flower.client import FederationClient
+from fedfeat.engines.flower.guard import FINAL
 from fedfeat.engines.flower.messages import ASK, HELLO, is_tested_version, pull_quickly
 
 SHORTEST_WAIT, LONGEST_WAIT = 0.1, 2.0  # seconds between two looks for messages; each costs the SuperLink a request
@@ -141,10 +143,15 @@ def main() -> int:
         log.error("flwr %s was not tested with a resident client; use --stock", flwr.__version__)
         return 2
     client = make_client(settings)
+    where = settings["server"], Path(ca) if ca else None, Path(key) if key else None
     try:
-        stay(client, settings["server"], Path(ca) if ca else None, Path(key) if key else None)
-    except SystemExit:
+        stay(client, *where)
+    except (SystemExit, KeyboardInterrupt):  # Flower's ways to say that it was not let in, or is not any more
         log.error("not let in: the server does not know this client's key, or its last session expires in a minute")
+    if refused := key_refusal(*where):
+        log.error("the server at %s says: %s", settings["server"], refused)
+        client.audit.note("key refused", server=settings["server"], reason=refused)
+        return FINAL
     return 1  # to be started again
 
 

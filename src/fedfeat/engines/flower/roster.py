@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedfeat.algorithm.engine import Lost
+from fedfeat.core.audit import AUDIT, AuditLog
 from fedfeat.core.errors import CheckpointError, one_line
 from fedfeat.core.files import write_json
 from fedfeat.engines.flower.messages import HELLO, Channel, Header, Reply, Request
@@ -67,6 +68,7 @@ class Roster:
         self.members: dict[int, int] = {}  # the node of each client that is connected
         self.classes: dict[int, list[str]] = {}  # classes that clients with data of their own say they hold
         self._refused: dict[int, RefusedNode] = {}  # by node
+        self.audit = AuditLog(folder / AUDIT)
 
     def refresh(self) -> None:
         """Greet nodes that are new or were refused a while ago, and forget those that have gone."""
@@ -111,11 +113,13 @@ class Roster:
         self.members[client] = node
         self.classes[client] = list(hello.get("classes") or [])
         log.info("%s is client %d", name, client)
+        self.audit.note("joined", name=name, client=client, node=node)
 
     def _refuse(self, node: int, name: str, problem: str, took: float) -> None:
         before = self._refused.get(node)
         if before is None or before.problem != problem:
             log.warning("%s cannot take part: %s", name, problem)
+            self.audit.note("refused", name=name, node=node, reason=problem)
         # A client may read all its images before it says no, and the run waits for that: ask a slow one less often.
         self._refused[node] = RefusedNode(problem, time.monotonic() + max(AGAIN_AFTER, 10 * took))
 

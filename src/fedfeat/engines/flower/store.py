@@ -7,7 +7,8 @@
 
 A reply leaves the client only after the journal with it is on disk. The journal reaches two rounds back, as far as a
 server's checkpoints do. A request that it holds already gets the stored reply; a request that differs from the one
-noted at the same place, or comes from further back, is worked on from the state of that moment.
+noted at the same place, or comes from further back, is worked on from the state of that moment. Where the owner allows
+a server to go back, the states at the ends of tasks are kept too.
 """
 
 from __future__ import annotations
@@ -26,8 +27,12 @@ from torch import Tensor
 from fedfeat.core.files import write_atomically, write_json
 from fedfeat.core.payload import State
 from fedfeat.engines.flower.codec import CodecError, Packed, decode, encode, pack, unpack
+from fedfeat.engines.flower.policy import PolicyError
+from fedfeat.federation.rollback import read_place
+from fedfeat.federation.screen import TRAIN
 
 COPIES = "copies"
+LAST_ROUND = 10**6  # of a task whose rounds the store does not know
 ROUNDS_KEPT = 2  # as many as a server keeps checkpoints
 Place = tuple[int, int]  # task and round
 
@@ -55,10 +60,13 @@ class JournalEntry:
 class Store:
     """What one client keeps of one run."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, keep_ends: bool = False) -> None:
+        self.folder, self.keep_ends = folder, keep_ends
         self.base = Snapshot()  # before the first entry
         self.entries: list[JournalEntry] = []
+        self.dropped: tuple[int, int, str] | None = None  # place and operation of the last entry before ``base``
+        self.ends: dict[int, Snapshot | None] = {}  # states at the ends of earlier tasks; None where it is not kept
+        self.rollbacks = 0  # that were taken
         self.sent: Counter[str] = Counter()  # bytes that left this client, by operation and entry
         self._known: dict[str, tuple[Tensor, str]] = {}  # entries of the current state and their hashes
         if self._journal.exists() or self._checked.exists():
@@ -79,7 +87,7 @@ class Store:
     @property
     def task(self) -> int:
         """The task of the last exchange that was answered; -1 before the first."""
-        return self.entries[-1].place[0] if self.entries else -1
+        return self.entries[-1].place[0] if self.entries else self.dropped[0] if self.dropped else -1
 
     def answered(self, place: Place, op: str, request: str) -> Packed | None:
         """Return the stored reply to this very request; otherwise go back to the state from before it."""
@@ -120,15 +128,49 @@ class Store:
         """Write what an exchange came to; when this returns, the reply may leave."""
         # Not flushed: after a power cut the round is trained again, with the same outcome.
         name = self._put(reply, flush=False)
+        if 0 <= self.task < place[0]:
+            self.ends[self.task] = self.now if self.keep_ends else None
         self.entries.append(JournalEntry(place, op, request, name, self._snapshot(state)))
         self.state = state
         self.reached = max(self.reached, self.generation)
         self.sent.update({f"{op}/{key}": size for key, size in sizes.items()})
         places = sorted({e.place for e in self.entries})[-ROUNDS_KEPT:]
         while self.entries[0].place < places[0]:
-            self.base = self.entries.pop(0).after
+            gone = self.entries.pop(0)
+            self.base, self.dropped = gone.after, (*gone.place, gone.op)
         self._write()
         self._clean()
+
+    def reaches(self, place: Place) -> bool:
+        """Tell whether the journal knows the state before a place."""
+        return self.dropped is None or place > self.dropped[:2]
+
+    def go_back(self, to: str) -> None:
+        """Take the state of an earlier place, as a server's rollback names it; what came afterwards is forgotten."""
+        task, rounds = read_place(to)
+        kept = [e for e in self.entries if _is_within(e.place, e.op, task, rounds)]
+        if self.dropped is None or _is_within(self.dropped[:2], self.dropped[2], task, rounds):
+            self.entries = kept
+        else:
+            self._take_end(task, rounds, to)
+        self.ends = {t: end for t, end in self.ends.items() if t < self.task}
+        self.state = self._load(self.now)
+        self.reached = self.generation
+        self.rollbacks += 1
+        self._write()
+        self._clean()
+
+    def _take_end(self, task: int, rounds: int | None, to: str) -> None:
+        before = max((t for t in self.ends if t <= task), default=None)
+        end = Snapshot() if before is None else self.ends[before]
+        if end is None or rounds is not None:
+            places = [f"{t + 1}:end" for t, kept in self.ends.items() if kept]
+            known = ", ".join(places) or "no end of a task"
+            raise PolicyError(
+                f"the server went back to {to}, which is not kept here; kept: {known}, the last two rounds"
+            )
+        self.base, self.entries = end, []
+        self.dropped = None if before is None else (before, LAST_ROUND, "")
 
     @property
     def _journal(self) -> Path:
@@ -197,12 +239,15 @@ class Store:
     def _forget(self) -> State:
         """Begin anew: with a part of the state gone, the rest would mean something else."""
         self.base, self.entries, self._known = Snapshot(), [], {}
-        self.reached = 0
+        self.dropped, self.ends, self.reached = None, {}, 0
         return {}
 
     def _write(self) -> None:
         entries = [asdict(entry) for entry in self.entries]
-        journal = {"base": asdict(self.base), "entries": entries, "sent": dict(self.sent)}
+        journal: dict[str, Any] = {"base": asdict(self.base), "entries": entries, "sent": dict(self.sent)}
+        ends = {str(task): end and asdict(end) for task, end in self.ends.items()}
+        further = {"dropped": self.dropped, "ends": ends, "rollbacks": self.rollbacks}
+        journal |= {name: value for name, value in further.items() if value}
         write_json(self._checked, {"checksum": _digest(journal), "journal": journal})
         write_json(self._journal, journal)
 
@@ -223,12 +268,17 @@ class Store:
                 for e in journal["entries"]
             ]
             self.sent = Counter(journal["sent"])
+            dropped, ends = journal.get("dropped"), journal.get("ends", {})
+            self.dropped = None if dropped is None else (dropped[0], dropped[1], dropped[2])
+            self.ends = {int(task): end and Snapshot(**end) for task, end in ends.items()}
+            self.rollbacks = journal.get("rollbacks", 0)
         except (OSError, ValueError, KeyError, TypeError):
             self._forget()
 
     def _clean(self) -> None:
         """Drop objects that nothing in the journal refers to."""
-        needed = {h for s in (self.base, *(e.after for e in self.entries)) for h in s.tensors.values()}
+        states = (self.base, *(e.after for e in self.entries), *filter(None, self.ends.values()))
+        needed = {h for state in states for h in state.tensors.values()}
         needed |= {e.reply for e in self.entries}
         for path in (*(self.folder / "objects").glob("*"), *(self.folder / COPIES).glob("*")):
             if path.name not in needed:
@@ -262,6 +312,14 @@ class UpdateAccount:
 
     def _write(self) -> None:
         write_json(self.path, {"updates": self.updates, "clients": self.clients})
+
+
+def _is_within(place: tuple[int, ...], op: str, task: int, rounds: int | None) -> bool:
+    """Tell whether an exchange was over at the end of a task, or after so many of its rounds."""
+    if rounds is None:
+        return place[0] <= task
+    # What is asked at the end of a task has the place of its last round, and comes after that round's checkpoint.
+    return tuple(place) < (task, rounds - 1) or (tuple(place) == (task, rounds - 1) and op == TRAIN)
 
 
 def _digest(journal: Any) -> str:
