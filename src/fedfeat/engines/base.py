@@ -130,6 +130,8 @@ class BaseEngine:
         self.task, self.round = task, 0
         for client in self.scenario.gone(task):
             self.states.pop(int(client), None)
+            for quotas in (self.deferred or {}).values():
+                quotas[client] = 0
             self.touched.discard(int(client))
         self._indices.clear()
         self._frozen.clear()
