@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from fedfeat.core.files import write_json
 from fedfeat.runs import deploy
 from fedfeat.runs.experiment import start

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.payload import Payload
 from fedfeat.federation.screen import fault_of
 from fedfeat.methods import PARTS

@@ -18,7 +18,7 @@ import torch
 
 from fedfeat import cli
 from fedfeat.algorithm.step import Step
-from fedfeat.config import load_config, make_config
+from fedfeat.config.config import load_config, make_config
 from fedfeat.config.plugins import load_plugins
 from fedfeat.core.errors import ConfigError
 from fedfeat.methods import PARTS

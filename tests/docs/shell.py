@@ -27,7 +27,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fedfeat.cli import app
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.data import load_dataset
 from fedfeat.methods.clip2fl.stand_in import teacher_settings
 from fedfeat.runs.experiment import start

@@ -15,7 +15,7 @@ from documents import DOCUMENTS, NOT_RUN, NOT_RUN_HERE, REASONS, ROOT, SHELL, Co
 from shell import GIVEN, Reader, few_digits, finished_run
 
 from fedfeat.cli import app
-from fedfeat.config import load_config
+from fedfeat.config.config import load_config
 
 TUTORIAL = ROOT / "docs" / "tutorial"
 CHAPTERS = [

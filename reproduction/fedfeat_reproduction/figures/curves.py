@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures import experiments, style
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row, mean_and_std

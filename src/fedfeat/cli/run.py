@@ -15,7 +15,7 @@ import typer
 from fedfeat.cli import dry_run as dry
 from fedfeat.cli.progress import RunProgress, console, exit_if_failed, finish_all
 from fedfeat.cli.report import write_comparison, write_run_report
-from fedfeat.config import load_config
+from fedfeat.config.config import load_config
 from fedfeat.config.presets import COMPARED
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.experiment import resume as resume_run

@@ -14,7 +14,7 @@ from fedfeat.algorithm.method import Method, Op
 from fedfeat.algorithm.repeat import Work, as_it_is
 from fedfeat.algorithm.step import Known, Seen
 from fedfeat.algorithm.tables import Tables
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError, FedfeatError
 from fedfeat.core.payload import SHARED, Payload, State
 from fedfeat.data.augment import DeviceImages

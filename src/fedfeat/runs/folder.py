@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 import fedfeat
-from fedfeat.config import Config, make_config
-from fedfeat.config.config import read_toml
-from fedfeat.config.plugins import PIN, loaded_file, without_folder
+from fedfeat.config.config import Config, make_config, read_toml
+from fedfeat.config.deciding import PIN, without_folder
+from fedfeat.config.plugins import loaded_file
 from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError, PluginError
 from fedfeat.core.files import disk_errors, json_ready, refuse_unwritable, sha256, write_atomically, write_json

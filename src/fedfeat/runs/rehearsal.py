@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from fedfeat.algorithm.method import Method
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.data import Dataset
 from fedfeat.engines.base import choose_device
 from fedfeat.engines.factory import make_engine

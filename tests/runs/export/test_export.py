@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedfeat.algorithm.step import Known, Seen
 from fedfeat.cli.predict import export
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.data import load_dataset
 from fedfeat.federation.progress import Progress

@@ -24,7 +24,7 @@ from fedfeat.algorithm.client import EXEMPLARS, Client
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.repeat import Work
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError, FedfeatError
 from fedfeat.core.payload import SHARED, Payload, number_of
 from fedfeat.data.dataset import Dataset

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.algorithm.method import Method
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from fedfeat.config.plugins import forget
 from fedfeat.config.presets import COMPARED
 from fedfeat.core.settings import merge

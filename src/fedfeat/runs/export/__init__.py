@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 import fedfeat
-from fedfeat.algorithm.method import OWN
+from fedfeat.algorithm.tables import OWN
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
 from fedfeat.core.files import disk_errors
 from fedfeat.runs.export.formats import FORMATS, Format

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import MissingExtra
 from fedfeat.core.settings import flatten
 
