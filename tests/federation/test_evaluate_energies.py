@@ -12,7 +12,7 @@ import torch
 
 from fedfeat.algorithm.method import EnergyMeasure, Method
 from fedfeat.algorithm.step import Known, Seen
-from fedfeat.federation.energies import BINS, EnergyMeter
+from fedfeat.federation.evaluation import BINS, EnergyMeter
 from fedfeat.models import ETFHead
 from toy_runs import run_toy
 

@@ -23,7 +23,7 @@ from fedfeat.methods.clip2fl.stand_in import teacher_settings
 from fedfeat.models import Network, Outputs
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.export import FORMATS, ExportError, export_model
-from fedfeat.runs.export.graph import PredictionGraph
+from fedfeat.runs.export.formats import PredictionGraph
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.trained import Trained, load_trained
 from toy import toy_dataset, toy_table

@@ -17,8 +17,7 @@ import fedfeat
 from fedfeat.algorithm.tables import OWN
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
 from fedfeat.core.files import disk_errors
-from fedfeat.runs.export.formats import FORMATS, Format
-from fedfeat.runs.export.graph import PredictionGraph
+from fedfeat.runs.export.formats import FORMATS, Format, PredictionGraph
 from fedfeat.runs.trained import Trained
 
 TOLERANCE = 1e-4  # of the largest logit: what another order of float32 sums may change
