@@ -24,8 +24,9 @@ settings.load_profile("fedfeat")
 BEFORE = pytest.StashKey[float]()
 
 
-def pytest_collection_finish() -> None:
-    """Leave all that was imported out of later garbage collections, which the library asks for between runs."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Leave all that earlier tests imported out of garbage collections, which the library asks for between runs."""
     gc.collect()
     gc.freeze()
 

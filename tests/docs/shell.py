@@ -1,8 +1,8 @@
 """A reader at a terminal: saves the files of a page, types its commands, and expects every one to succeed.
 
 Commands run as they stand. What is smaller is where they run: the experiment files of the folder train two tasks of one
-round, and the built-in digits are a few of each class, so that a run takes a fraction of a second. Commands that start
-processes of their own get all digits.
+round, and the built-in digits are a few of each class, so that a run takes a fraction of a second. A federation starts
+processes of its own, which get all digits.
 """
 
 from __future__ import annotations

@@ -15,7 +15,10 @@ from documents import DOCUMENTS, NOT_RUN, NOT_RUN_HERE, REASONS, ROOT, SHELL, Co
 from shell import GIVEN, Reader, few_digits, finished_run
 
 from fedfeat.cli import app
+from fedfeat.cli import run as cli_run
 from fedfeat.config.config import load_config
+from fedfeat.runs import sweep
+from fedfeat.runs.sweep import in_turn
 
 TUTORIAL = ROOT / "docs" / "tutorial"
 CHAPTERS = [
@@ -28,9 +31,12 @@ PAGES = [path for path in DOCUMENTS if path not in CHAPTERS and any(c.path == pa
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _few_digits() -> Iterator[None]:
+def _small() -> Iterator[None]:
+    """Few digits, and one worker, which is this process: tests of sweeps start others."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sklearn.datasets, "load_digits", few_digits(sklearn.datasets.load_digits))
+        for module in (cli_run, sweep):
+            patch.setattr(module, "processes", lambda workers, gpus=(): in_turn)
         yield
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,7 @@ def environment() -> dict[str, Any]:
     }
 
 
+@cache
 def checkout_commit() -> str:
     """Return the commit of the checkout that tracks this program, with '+' after it where files were changed."""
     here = Path(__file__).parent
