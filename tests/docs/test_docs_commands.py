@@ -105,7 +105,8 @@ def test_no_excuse_is_left_over() -> None:
 
 
 def test_most_commands_are_run() -> None:
-    assert len(RUN) > 2 * len(EXCUSED)
+    elsewhere = ("another page does", "tests of federations do")
+    assert len(RUN) > 2 * sum(c.excuse not in elsewhere for c in EXCUSED)
 
 
 def test_what_readers_are_given_is_used() -> None:
