@@ -61,9 +61,10 @@ def replay(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 def assert_same(model: Trained, path: Path, format: str, correction: str) -> None:
     exported = export_model(model, path, format, correction)
     assert exported.difference < 1e-5
+    predict = FORMATS[format].load(path)
     for images in (DATA.test_images, DATA.test_images[:1]):
         ours = model.predict(images, correction)
-        logits, probabilities = FORMATS[format].run(path, torch.from_numpy(images))
+        logits, probabilities = predict(torch.from_numpy(images))
         torch.testing.assert_close(logits, ours.logits, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(probabilities, ours.probabilities, rtol=1e-4, atol=1e-5)
     metadata = FORMATS[format].metadata(path)
@@ -114,7 +115,7 @@ def test_a_file_alone_reaches_the_accuracy_of_the_run(tmp_path: Path) -> None:
     result = experiment.run(RunFolder.create(tmp_path / "run", experiment.config, {}), Progress(), ())
     export_model(load_trained(tmp_path / "run"), tmp_path / "model.onnx", "onnx")
     digits = load_dataset(experiment.config.data)
-    logits, _ = FORMATS["onnx"].run(tmp_path / "model.onnx", torch.from_numpy(np.array(digits.test_images)))
+    logits, _ = FORMATS["onnx"].load(tmp_path / "model.onnx")(torch.from_numpy(np.array(digits.test_images)))
     names = json.loads(FORMATS["onnx"].metadata(tmp_path / "model.onnx")["class_names"])
     right = [names[c] == digits.class_names[y] for c, y in zip(logits.argmax(1), digits.test_labels, strict=True)]
     assert 100 * float(np.mean(right)) == pytest.approx(result["final_accuracy"], abs=1e-9)

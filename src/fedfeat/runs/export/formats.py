@@ -8,7 +8,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -65,6 +65,7 @@ def _independent(network: Network) -> Network:
 
 
 METADATA = "fedfeat.json"  # the entry of a TorchScript file
+Predict = Callable[[Tensor], tuple[Tensor, Tensor]]  # images -> logits and probabilities
 
 
 class Format(Protocol):
@@ -75,8 +76,8 @@ class Format(Protocol):
     def write(self, graph: PredictionGraph, path: Path, metadata: Mapping[str, str]) -> None:
         """Write one file."""
 
-    def run(self, path: Path, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the file on uint8 images and return logits and probabilities."""
+    def load(self, path: Path) -> Predict:
+        """Return the file as a function of uint8 images, on the CPU."""
 
     def metadata(self, path: Path) -> dict[str, str]:
         """Read back what was said about the model."""
@@ -104,11 +105,15 @@ class Onnx:
         program.model.metadata_props.update(metadata)
         program.save(str(path), external_data=False)
 
-    def run(self, path: Path, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Run on the CPU."""
-        outputs = self._session(path).run(list(OUTPUTS), {INPUT: images.numpy()})
-        logits, probabilities = (torch.from_numpy(o) for o in outputs)
-        return logits, probabilities
+    def load(self, path: Path) -> Predict:
+        """Open a session."""
+        session = self._session(path)
+
+        def predict(images: Tensor) -> tuple[Tensor, Tensor]:
+            logits, probabilities = session.run(list(OUTPUTS), {INPUT: images.numpy()})
+            return torch.from_numpy(logits), torch.from_numpy(probabilities)
+
+        return predict
 
     def metadata(self, path: Path) -> dict[str, str]:
         """Read the model's properties."""
@@ -131,12 +136,11 @@ class TorchScript:
             traced = torch.jit.trace(graph, (graph.example(3),))  # type: ignore[no-untyped-call]
             torch.jit.save(traced, str(path), _extra_files={METADATA: json.dumps(dict(metadata))})
 
-    def run(self, path: Path, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Run on the CPU."""
-        with _quiet(), torch.no_grad():
-            module = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
-            logits, probabilities = module(images)
-        return logits, probabilities
+    def load(self, path: Path) -> Predict:
+        """Load the module."""
+        with _quiet():
+            module: Predict = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
+        return torch.no_grad()(module)
 
     def metadata(self, path: Path) -> dict[str, str]:
         """Read the archive's entry."""
