@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 import pytest
-import sklearn.datasets
 import typer
 from documents import DOCUMENTS, NOT_RUN, NOT_RUN_HERE, REASONS, ROOT, SHELL, Command, blocks_of, commands, excuses
 from shell import GIVEN, Reader, few_digits, finished_run
@@ -33,6 +32,8 @@ PAGES = [path for path in DOCUMENTS if path not in CHAPTERS and any(c.path == pa
 @pytest.fixture(scope="module", autouse=True)
 def _small() -> Iterator[None]:
     """Few digits, and one worker, which is this process: tests of sweeps start others."""
+    import sklearn.datasets
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sklearn.datasets, "load_digits", few_digits(sklearn.datasets.load_digits))
         for module in (cli_run, sweep):
