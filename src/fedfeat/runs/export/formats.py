@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,21 +68,6 @@ METADATA = "fedfeat.json"  # the entry of a TorchScript file
 Predict = Callable[[Tensor], tuple[Tensor, Tensor]]  # images -> logits and probabilities
 
 
-class Format(Protocol):
-    """A kind of file and its runtime."""
-
-    suffix: str
-
-    def write(self, graph: PredictionGraph, path: Path, metadata: Mapping[str, str]) -> None:
-        """Write one file."""
-
-    def load(self, path: Path) -> Predict:
-        """Return the file as a function of uint8 images, on the CPU."""
-
-    def metadata(self, path: Path) -> dict[str, str]:
-        """Read back what was said about the model."""
-
-
 class Onnx:
     """ONNX, run by ONNX Runtime."""
 
@@ -106,7 +91,7 @@ class Onnx:
         program.save(str(path), external_data=False)
 
     def load(self, path: Path) -> Predict:
-        """Open a session."""
+        """Return the file as a function on the CPU."""
         session = self._session(path)
 
         def predict(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,7 +122,7 @@ class TorchScript:
             torch.jit.save(traced, str(path), _extra_files={METADATA: json.dumps(dict(metadata))})
 
     def load(self, path: Path) -> Predict:
-        """Load the module."""
+        """Return the file as a function on the CPU."""
         with _quiet():
             module: Predict = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
         return torch.no_grad()(module)
@@ -151,6 +136,7 @@ class TorchScript:
         return found
 
 
+Format = Onnx | TorchScript
 FORMATS: dict[str, Format] = {"onnx": Onnx(), "torchscript": TorchScript()}
 
 
