@@ -113,7 +113,7 @@ def command(monkeypatch, names):
         seen.update(data=settings, seed=seed)
         return SimpleNamespace(train_labels=np.tile(np.arange(10), 50), num_classes=10, class_names=names)
 
-    for name, function in (("fedfeat.config", load_config), ("fedfeat.data", load_dataset)):
+    for name, function in (("fedfeat.config.config", load_config), ("fedfeat.data", load_dataset)):
         monkeypatch.setattr(f"{name}.{function.__name__}", function)
     from fedfeat.cli.show import scenario as app
 
