@@ -87,14 +87,16 @@ def test_what_a_real_run_writes_is_read_whole(real_run):
 
 
 @pytest.mark.processes
-def test_a_report_needs_no_torch(real_run):
+def test_a_report_needs_no_torch(real_run, make_run):
     program = """
 import sys
 from typer.testing import CliRunner
 from fedfeat.cli import app
 import fedfeat.report.watch
-done = CliRunner().invoke(app, ["report", sys.argv[1]])
+done = CliRunner().invoke(app, ["report", *sys.argv[1:]])
 assert done.exit_code == 0, done.output
 assert "torch" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", program, str(real_run)], check=True)
+    uncorrected = make_run("finetune")
+    words = [real_run, uncorrected, "--out", uncorrected.parent / "page.html"]
+    subprocess.run([sys.executable, "-c", program, *map(str, words)], check=True)

@@ -61,7 +61,9 @@ def labels(run: Run) -> dict[str, str]:
     said = run.labels
     if OWN in said:
         return {OWN: said[OWN], VARIANT: next((said[v] for v in run.variants if v in said), OWN_LABEL)}
-    from fedfeat.methods import declared_labels
+    if not (run.has_correction or run.variants):  # nothing is shown under these names
+        return {OWN: OWN_LABEL, VARIANT: OWN_LABEL}
+    from fedfeat.methods import declared_labels  # needs PyTorch
 
     *earlier, own = declared_labels(run.method) or [OWN_LABEL]
     return {OWN: own, VARIANT: earlier[-1] if earlier else OWN_LABEL}
