@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import NamedTuple
 
-from fedfeat.config import load_config
+from fedfeat.config.config import load_config
 from fedfeat.runs.experiment import start
 
 VIT_S = {"hidden_size": 384, "num_hidden_layers": 12, "num_attention_heads": 6, "intermediate_size": 1536}

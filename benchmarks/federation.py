@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from fedfeat.core.files import write_json
 from fedfeat.engines.flower import keys
 from fedfeat.runs import deploy

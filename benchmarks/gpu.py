@@ -18,7 +18,7 @@ import typer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_json
 from fedfeat.core.payload import Payload

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedfeat.algorithm.engine import Lost
-from fedfeat.config import load_config
+from fedfeat.config.config import load_config
 from fedfeat.core.payload import Payload
 from fedfeat.engines.flower.update_norms import oversized, update_sizes
 from fedfeat.engines.inprocess import InProcessEngine

@@ -20,7 +20,7 @@ import torch
 import typer
 from torch.profiler import ProfilerActivity, profile
 
-from fedfeat.config import load_config
+from fedfeat.config.config import load_config
 from fedfeat.federation.progress import Progress
 from fedfeat.report.tables import markdown_table
 from fedfeat.runs.experiment import Experiment

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.data import Dataset, DataSettings, fingerprint, load_dataset
 from fedfeat.data.augment import DeviceImages
 from fedfeat.runs.experiment import start

@@ -22,7 +22,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from fedfeat.config import load_config
+from fedfeat.config.config import load_config
 from fedfeat.core.payload import Payload
 from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods

@@ -19,7 +19,7 @@ from pathlib import Path
 import tomli_w
 from playwright.sync_api import Browser, sync_playwright
 
-from fedfeat.config import load_config
+from fedfeat.config.config import load_config
 from fedfeat.report import find_runs, write_report
 from fedfeat.runs.experiment import start
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedfeat.algorithm.engine import Lost
-from fedfeat.config import load_config
+from fedfeat.config.config import load_config
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.progress import Progress

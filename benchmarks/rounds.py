@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from fedfeat.core.errors import DataError
 from fedfeat.data import Dataset, load_dataset
 from fedfeat.data.dataset import Augmentation

@@ -21,6 +21,9 @@ from attack_table import Recorder, Row, update
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton
 
+# Nobody pulls the plug here, and waiting for the disk would be a quarter of a small run.
+os.fsync = lambda descriptor: None
+
 settings.register_profile("fedfeat", deadline=None)
 settings.load_profile("fedfeat")
 
@@ -28,8 +31,9 @@ BEFORE = pytest.StashKey[float]()
 ROWS = pytest.StashKey[list[Row]]()
 
 
-def pytest_collection_finish() -> None:
-    """Leave all that was imported out of later garbage collections, which the library asks for between runs."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Leave all that earlier tests imported out of garbage collections, which the library asks for between runs."""
     gc.collect()
     gc.freeze()
 

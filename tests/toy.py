@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from fedfeat.runs.contract import problem
 from fedfeat.runs.contract.problem import NUM_CLASSES, PER_CLASS, scenario_from, toy_dataset, toy_images, write_toy
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedfeat.algorithm.sent import Sent
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.data import load_dataset
 from fedfeat.data.settings import DataSettings

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.settings import Settings
 from fedfeat.methods import PARTS, settings_tables
 

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from fedfeat.config import Config, differing_keys, make_config, parse_config
+from fedfeat.config.config import Config, differing_keys, make_config, parse_config
 from fedfeat.config.presets import BUDGETS, SEEDS, Cell, bare_experiment, experiment
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
 from fedfeat.data.dataset import NO_AUGMENTATION

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from fedfeat.config.presets import PARTITION, RECIPE, SEEDS, Cell, Table, digits, experiment
 from fedfeat.core.errors import ConfigError, FedfeatError
 from fedfeat.data.settings import home

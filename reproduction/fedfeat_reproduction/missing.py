@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedfeat.config import Config, differing_keys, make_config
+from fedfeat.config.config import Config, differing_keys, make_config
 from fedfeat.config.presets import PRESETS
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten

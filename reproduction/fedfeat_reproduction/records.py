@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from fedfeat.config import Config, parse_config
+from fedfeat.config.config import Config, parse_config
 from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically

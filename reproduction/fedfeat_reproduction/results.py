@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from fedfeat.config import Config, parse_config
+from fedfeat.config.config import Config, parse_config
 from fedfeat.config.presets import Cell
 from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import FedfeatError

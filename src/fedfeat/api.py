@@ -28,7 +28,7 @@ from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.server import Server
 from fedfeat.algorithm.step import Known, LossTerm, Seen, Step
 from fedfeat.algorithm.task_end import Exchange, TaskEnd
-from fedfeat.config import Config, load_config, make_config
+from fedfeat.config.config import Config, load_config, make_config
 from fedfeat.core.errors import CheckpointError, ConfigError, DataError, FedfeatError, MissingExtra
 from fedfeat.core.payload import Payload, State, number_of, tensor_of
 from fedfeat.core.rng import int_at, rng_at

@@ -15,7 +15,7 @@ from typing import Any
 
 from engines.flower.chaos import simulated, toy, weights
 from engines.flower.federations import eventually
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.engines.flower.addresses import free_port
 from fedfeat.runs import deploy
 from fedfeat.runs.folder import RunFolder

@@ -23,7 +23,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from engines.flower.own_images import own_config
 from fedfeat.algorithm.engine import Lost
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.engines.flower.app import app_files
 from fedfeat.engines.flower.codec import Packed, pack
 from fedfeat.engines.flower.control import Control

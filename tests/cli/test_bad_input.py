@@ -16,7 +16,7 @@ import tomli_w
 from PIL import Image
 
 from fedfeat import cli
-from fedfeat.config import load_config
+from fedfeat.config.config import load_config
 from fedfeat.core.files import DiskError, write_atomically
 from fedfeat.runs.experiment import Experiment
 from toy import toy_images, toy_table, write_toy

@@ -34,8 +34,8 @@ def test_help_and_version_need_neither_torch_nor_numpy(arguments: list[str]) -> 
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("arguments", [["data", "list"], ["list", "datasets"]])
-def test_data_sets_are_listed_without_torch(arguments: list[str]) -> None:
+@pytest.mark.parametrize("arguments", [["data", "list"], ["list", "presets"]])
+def test_lists_need_no_torch(arguments: list[str]) -> None:
     assert "torch" not in imported_by(*arguments)
 
 

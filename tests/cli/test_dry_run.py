@@ -13,7 +13,7 @@ import tomli_w
 from typer.testing import CliRunner, Result
 
 from fedfeat.cli import app
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.methods import PARTS
 from fedfeat.methods.replay import UniformChoice
 from fedfeat.runs import forecast, rehearsal

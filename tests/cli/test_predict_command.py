@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fedfeat.cli import app, main, predict
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedfeat import api
-from fedfeat.config import make_config, old_names, plugins
+from fedfeat.config.config import make_config, old_names, plugins
 from fedfeat.core.errors import ConfigError
 from fedfeat.methods import PARTS
 from fedfeat.runs.experiment import start
@@ -114,7 +114,7 @@ def test_every_name_that_is_advised_exists() -> None:
 
 
 def test_names_that_still_work_are_not_mentioned() -> None:
-    assert old_names.hint("from fedfeat.methods import Method\nfrom fedfeat.config import make_config\n") == ""
+    assert old_names.hint("from fedfeat.methods import Method\nfrom fedfeat.config.config import make_config\n") == ""
     assert old_names.hint("def broken(:\n") == ""
     assert old_names.hint("import torch\ntree.levels\n") == "", "another library's file"
     assert old_names.hint("from fedfeat.api import Step\nstep.levels\n").endswith("take intermediate for levels")

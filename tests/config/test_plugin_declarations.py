@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.payload import Payload
 from fedfeat.federation.screen import fault_of
 from fedfeat.methods import PARTS
@@ -111,7 +111,7 @@ def test_its_prediction_is_exported_under_its_name(result: Result, folder: Path)
     assert trained.own_correction == "cooled"
     assert export_model(trained, folder / "model.pt", "torchscript", "cooled").correction == "cooled"
     images = toy_dataset().test_images[:5]
-    logits, _ = FORMATS["torchscript"].run(folder / "model.pt", torch.from_numpy(images))
+    logits, _ = FORMATS["torchscript"].load(folder / "model.pt")(torch.from_numpy(images))
     torch.testing.assert_close(logits, trained.predict(images).logits)
     assert not torch.equal(logits, trained.predict(images, "none").logits)
     assert FORMATS["torchscript"].metadata(folder / "model.pt")["correction"] == "cooled"

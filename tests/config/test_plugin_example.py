@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ import torch
 
 from fedfeat import cli
 from fedfeat.algorithm.step import Step
-from fedfeat.config import load_config, make_config
-from fedfeat.config.plugins import load_plugins
-from fedfeat.core.errors import ConfigError
+from fedfeat.config.config import load_config, make_config
+from fedfeat.config.plugins import forget, load_plugins
+from fedfeat.core.errors import CheckpointError, ConfigError
 from fedfeat.methods import PARTS
 from fedfeat.runs.contract.compare import final_weights
 from fedfeat.runs.contract.hold import PROMISES
@@ -113,15 +114,16 @@ def test_a_new_process_resumes_without_being_told_of_the_plugin(interrupted: Pat
     assert same_outcome(interrupted)
 
 
-@pytest.mark.processes
-def test_a_run_taken_elsewhere_brings_its_plugin_and_tells_no_place(interrupted: Path) -> None:
+def test_a_run_taken_elsewhere_brings_its_plugin_and_tells_no_place(
+    interrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (interrupted / "mine.py").write_text(EXAMPLE.read_text().replace("square()", "abs()"))  # its author went on
     shutil.move(interrupted / "run", interrupted / "elsewhere" / "run")
     (entry,) = tomllib.loads((interrupted / "elsewhere" / "run" / "config.toml").read_text())["plugins"]
     assert re.fullmatch("plugins/mine.py@sha256:[0-9a-f]{64}", entry)
-    command = [sys.executable, "-m", "fedfeat", "resume", "elsewhere/run"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=interrupted)
-    assert done.returncode == 0, done.stderr
+    forget()
+    monkeypatch.chdir(interrupted)
+    call("resume", "elsewhere/run")
     shutil.move(interrupted / "elsewhere" / "run", interrupted / "run")
     assert same_outcome(interrupted)
 
@@ -148,7 +150,6 @@ def test_two_plugins_of_one_name_are_both_kept(tmp_path: Path) -> None:
     assert deciding_settings(folder.config()) == deciding_settings(config)
 
 
-@pytest.mark.processes
 def test_a_changed_plugin_is_refused_also_with_another_checksum(interrupted: Path) -> None:
     changed = EXAMPLE.read_text().replace("square()", "abs()")
     (interrupted / "run" / "plugins" / "mine.py").write_text(changed)
@@ -157,10 +158,9 @@ def test_a_changed_plugin_is_refused_also_with_another_checksum(interrupted: Pat
     assert "version" not in str(refused.value)
     config = interrupted / "run" / "config.toml"
     config.write_text(re.sub("@sha256:[0-9a-f]+", "", config.read_text()))
-    command = [sys.executable, "-m", "fedfeat", "resume", str(interrupted / "run")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "does not match the run begun here in plugins" in done.stderr
+    forget()
+    with pytest.raises(CheckpointError, match="does not match the run begun here in plugins"):
+        resume(interrupted / "run")
 
 
 def test_a_plugin_that_was_edited_is_another_experiment_in_the_same_folder(interrupted: Path) -> None:
@@ -172,14 +172,19 @@ def test_a_plugin_that_was_edited_is_another_experiment_in_the_same_folder(inter
     assert "does not match the run begun here in plugins" in (found.error or "")
 
 
-@pytest.mark.processes
-def test_a_mistake_in_a_plugin_is_one_line_and_exit_code_two(tmp_path: Path) -> None:
+def test_a_mistake_in_a_plugin_is_one_line_and_exit_code_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "bad.py").write_text("import torch\n\ntorch.nosuch\n")
-    command = ["run", "digits", "--plugin", "bad.py", "--out", "run"]
-    done = subprocess.run([sys.executable, "-m", "fedfeat", *command], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: plugin {tmp_path / 'bad.py'}, line 3: AttributeError: ")
-    assert len(done.stderr.splitlines()) == 1
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)  # the command sets its own
+    monkeypatch.setattr(sys, "argv", ["fedfeat", "run", "digits", "--plugin", "bad.py", "--out", "run"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: plugin {tmp_path / 'bad.py'}, line 3: AttributeError: ")
+    assert len(said.splitlines()) == 1
     assert not (tmp_path / "run").exists()
 
 

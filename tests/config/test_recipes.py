@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedfeat import cli
-from fedfeat.config import load_config, make_config
+from fedfeat.config.config import load_config, make_config
 from fedfeat.config.presets import Cell, experiment
 from fedfeat.config.recipes import RECIPES, find_recipe, with_recipe
 from fedfeat.core.errors import ConfigError

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedfeat.config import load_config, make_config
+from fedfeat.config.config import load_config, make_config
 from fedfeat.core.errors import ConfigError, DataError
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.data.dataset import fingerprint

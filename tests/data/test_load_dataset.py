@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import DataError
 from fedfeat.data import Augmentation, DataSettings, fingerprint, list_datasets, load_dataset
 from fedfeat.data.dataset import channel_statistics

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedfeat.cli.data import app
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.data.images import fit_image
 from fedfeat.runs.experiment import start

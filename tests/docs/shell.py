@@ -1,8 +1,8 @@
 """A reader at a terminal: saves the files of a page, types its commands, and expects every one to succeed.
 
 Commands run as they stand. What is smaller is where they run: the experiment files of the folder train two tasks of one
-round, and the built-in digits are a few of each class, so that a run takes a fraction of a second. Commands that start
-processes of their own get all digits.
+round, and the built-in digits are a few of each class, so that a run takes a fraction of a second. What starts a
+process of its own gets all digits.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ from PIL import Image
 from typer.testing import CliRunner
 
 from fedfeat.cli import app
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.data import load_dataset
 from fedfeat.methods.clip2fl.stand_in import teacher_settings
 from fedfeat.runs.experiment import start
 
-OWN_PROCESS = ("federate",)  # starts processes of its own and must be a process itself
 QUICK: dict[str, dict[str, Any]] = {
     "scenario": {"tasks": 2},
     "train": {"rounds": 1, "local_epochs": 1},
@@ -83,7 +82,7 @@ class Reader:
                 self._give(word)
         if words[0] == "fedfeat" and words[1] == "watch":
             watch_and_stop(words, self.folder)
-        elif words[0] == "fedfeat" and words[1] not in OWN_PROCESS:
+        elif words[0] == "fedfeat":
             result = CliRunner().invoke(app, words[1:])
             assert result.exit_code == 0, f"{command}: {command.text}\n{result.output}\n{result.exception!r}"
             assert result.output.strip(), f"{command}: {command.text} says nothing"
@@ -161,6 +160,7 @@ def _features(path: Path, shared: Path) -> None:
 
 GIVEN: dict[str, Callable[[Path, Path], None]] = {
     "runs/mine": _copy,
+    "runs/federated": _copy,
     "runs/demo": lambda path, shared: _copy(path / "run", shared),
     "photo.png": _photo,
     "photo.jpg": _photo,

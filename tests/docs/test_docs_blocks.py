@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from documents import DOCUMENTS, ROOT, SHELL, Block, blocks, blocks_of
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 
 LANGUAGES = {"python", "toml", "ini", "text", "bibtex", "{eval-rst}", *SHELL}
 

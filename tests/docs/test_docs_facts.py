@@ -13,7 +13,7 @@ from documents import DOCUMENTS, ROOT, anchors, links
 from pydantic import Field
 
 import fedfeat
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.config.presets import PRESETS
 from fedfeat.core.settings import Settings
 from fedfeat.data import list_datasets

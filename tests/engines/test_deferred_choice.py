@@ -13,7 +13,7 @@ import torch
 
 from fedfeat.algorithm.client import EXEMPLARS
 from fedfeat.algorithm.engine import DropOut
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.federation.progress import Progress
 from fedfeat.methods.replay import UniformChoice
 from fedfeat.runs.contract.compare import difference

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfeat.engines.cuda.plan import batch_sizes
+from fedfeat.engines.cuda.local_update import batch_sizes
 from fedfeat.engines.grouping import (
     FEWEST_CLIENTS,
     MIB,

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from fedfeat.algorithm import registry
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder

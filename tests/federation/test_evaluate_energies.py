@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedfeat.algorithm.method import Method
+from fedfeat.algorithm.method import EnergyMeasure, Method
 from fedfeat.algorithm.step import Known, Seen
-from fedfeat.algorithm.tables import EnergyMeasure
-from fedfeat.federation.energies import BINS, EnergyMeter
+from fedfeat.federation.evaluation import BINS, EnergyMeter
 from fedfeat.models import ETFHead
 from toy_runs import run_toy
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.federation.privacy import clipped, delta_of, epsilon_of, noise_for, protect

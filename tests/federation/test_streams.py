@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedfeat.algorithm.client import Client
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.engines.cuda.simulated import simulated_gpu
 from fedfeat.federation.progress import Progress

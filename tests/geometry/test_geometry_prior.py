@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedfeat.algorithm.step import Known, Seen, Step
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.rng import rng_at
 from fedfeat.data.dataset import Augmentation
 from fedfeat.geometry import egc_correct, ema, group_energies, weighted_mean

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedfeat.algorithm.task_end import TaskEnd
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.exchange import Exchange
 from fedfeat.runs.experiment import Experiment

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +30,9 @@ from toy import toy_config, toy_dataset, write_toy
 from toy_runs import Run, run_toy
 from vision_models import MEAN, STD, VIT, save_model
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("peft")
+# Their imports take seconds, so only the worker that runs these tests does it.
+absent = any(find_spec(package) is None for package in ("transformers", "peft"))
+pytestmark = pytest.mark.skipif(absent, reason="needs the extra 'hf'")
 
 SMALL_CONV = {"image_size": 32, "hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "patch_size": 2}
 SMALL_RESNET = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
@@ -89,6 +92,7 @@ def test_features_are_those_of_the_model_itself(
     if size:
         wanted = F.interpolate(wanted, (size, size), mode="bilinear", antialias=True)
     with torch.no_grad():
+        transformers = import_module("transformers")
         theirs = feature(getattr(transformers, f"{kind}Model").from_pretrained(folder).eval()(wanted))
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
 

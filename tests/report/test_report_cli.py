@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from fedfeat.cli.report import report, report_path, write_comparison
-from fedfeat.config import load_config
+from fedfeat.config.config import load_config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.report import read_run
 from fedfeat.runs.experiment import start
@@ -82,3 +84,19 @@ def test_what_a_real_run_writes_is_read_whole(real_run):
     assert run.matrix() == [t.per_task for t in run.tasks]
     done = run_report(real_run)
     assert f"{run.result.final_accuracy:.2f}" in done.stdout
+
+
+@pytest.mark.processes
+def test_a_report_needs_no_torch(real_run, make_run):
+    program = """
+import sys
+from typer.testing import CliRunner
+from fedfeat.cli import app
+import fedfeat.report.watch
+done = CliRunner().invoke(app, ["report", *sys.argv[1:]])
+assert done.exit_code == 0, done.output
+assert "torch" not in sys.modules
+"""
+    uncorrected = make_run("finetune")
+    words = [real_run, uncorrected, "--out", uncorrected.parent / "page.html"]
+    subprocess.run([sys.executable, "-c", program, *map(str, words)], check=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
 from fedfeat.report.collect import Spread, find_runs, group_runs, problems, read_run, setting, summary_rows

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from paper_records import MakeRecord
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.config.presets import Cell, experiment
 from fedfeat.runs.identity import deciding_settings
 from fedfeat_reproduction.records import Record

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from paper_records import MakeRecord
 
-from fedfeat.config import differing_keys, make_config
+from fedfeat.config.config import differing_keys, make_config
 from fedfeat.core.errors import ConfigError, FedfeatError
 from fedfeat.runs.identity import deciding_settings, folder_name
 from fedfeat_reproduction.choices import CELL, METHOD, Alternative, ChoiceRuns, choose_alternatives, read_choices

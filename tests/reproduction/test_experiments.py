@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.config.presets import PRESETS, PUBLISHED, Cell, experiment
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.data.dataset import Dataset

@@ -9,7 +9,7 @@ from paper_command import paper
 from paper_records import MakeRecord
 
 from fedfeat.cli.queue import read_queue
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.config.presets import Cell, experiment
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.identity import identity

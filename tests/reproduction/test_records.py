@@ -81,9 +81,9 @@ def test_a_repository_around_an_installed_package_is_not_its_checkout(
     for command in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "mine"]):
         subprocess.run([*git, *command], check=True)
     monkeypatch.setattr(folder_module, "__file__", str(installed))
-    assert checkout_commit() == UNKNOWN
+    assert checkout_commit.__wrapped__() == UNKNOWN
     subprocess.run([*git, "add", "venv/folder.py"], check=True)
-    assert checkout_commit() != UNKNOWN
+    assert checkout_commit.__wrapped__() != UNKNOWN
 
 
 def test_an_unfinished_run_has_no_record(run: Path, tmp_path: Path) -> None:

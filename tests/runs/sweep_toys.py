@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 
 MakeConfig = Callable[..., Config]

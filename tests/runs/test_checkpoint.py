@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedfeat.algorithm.tables import Tables
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import CheckpointError, FedfeatError
 from fedfeat.core.payload import State
 from fedfeat.federation.progress import Progress

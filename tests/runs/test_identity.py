@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sweep_toys import MakeConfig
 
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from fedfeat.config.presets import PRESETS
 from fedfeat.config.renamed import BEFORE, as_recorded, with_new_names
 from fedfeat.core.errors import CheckpointError

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import tomli_w
 
-from fedfeat.config import load_config
+from fedfeat.config.config import load_config
 from fedfeat.data import DataSettings, load_dataset
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment, resume, start

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError
 from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods

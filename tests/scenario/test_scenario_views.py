@@ -114,7 +114,7 @@ def command(monkeypatch, names):
         labels = np.tile(np.arange(10), 50)
         return SimpleNamespace(train_labels=labels, num_classes=10, class_names=names, domains=None)
 
-    for name, function in (("fedfeat.config", load_config), ("fedfeat.data", load_dataset)):
+    for name, function in (("fedfeat.config.config", load_config), ("fedfeat.data", load_dataset)):
         monkeypatch.setattr(f"{name}.{function.__name__}", function)
     from fedfeat.cli.show import scenario as app
 

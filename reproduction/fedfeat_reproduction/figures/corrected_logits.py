@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.geometry import egc_gate, group_energies
 from fedfeat.methods.feat.correction import PRIOR_HEAD

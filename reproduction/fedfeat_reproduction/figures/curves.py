@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.config.presets import Cell
 from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures import experiments, style

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from fedfeat.config.presets import BUDGETS, Cell
 from fedfeat.core.errors import FedfeatError, nearest
 from fedfeat.core.settings import flatten

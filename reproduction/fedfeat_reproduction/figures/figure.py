@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
 from fedfeat.report.tables import csv_table

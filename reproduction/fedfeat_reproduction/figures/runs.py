@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import EXEMPLARS
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.config.settings import EngineSettings
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.payload import Payload, State

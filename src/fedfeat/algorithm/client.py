@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from fedfeat.algorithm.held_out import Shuffle, by_place, hold_out
-from fedfeat.algorithm.repeat import Repeat, as_it_is
 from fedfeat.algorithm.settings import PrivacySettings, TrainSettings
-from fedfeat.algorithm.step import LossTerm, Seen
+from fedfeat.algorithm.step import LossTerm, Repeat, Seen, as_it_is
 from fedfeat.core.payload import State, number_of, tensor_of
 from fedfeat.core.rng import rng_at
 from fedfeat.data.augment import DeviceImages, plan_epoch

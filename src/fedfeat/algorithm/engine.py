@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfeat.algorithm.method import Method
-from fedfeat.algorithm.repeat import Work
-from fedfeat.algorithm.step import Known, Seen
+from fedfeat.algorithm.step import Known, Seen, Work
 from fedfeat.algorithm.tables import Tables
 from fedfeat.core.payload import Payload, State
 from fedfeat.data.augment import DeviceImages

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -17,9 +17,10 @@ from fedfeat.algorithm.losses import cross_entropy, new_class_cross_entropy
 from fedfeat.algorithm.sent import Sent, in_words
 from fedfeat.algorithm.server import Server
 from fedfeat.algorithm.step import Known, LossTerm, Seen, Step
-from fedfeat.algorithm.tables import EnergyMeasure
+from fedfeat.algorithm.tables import OWN, OWN_LABEL
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.payload import Payload
+from fedfeat.geometry.egc import RankNorm, Subspace
 from fedfeat.models import HeadFactory, LinearHead, Network, Outputs
 
 Op = Callable[[Client, Payload], Payload]
@@ -27,9 +28,6 @@ Buffers = dict[str, Tensor]
 # Images of a batch -> what a step's loss terms refer to; ``client.batch`` has the batch's indices.
 ReferenceFunction = Callable[[Tensor], dict[str, Tensor]]
 PenaltyGradient = Callable[[Tensor, Tensor], Tensor]  # (weights, gradient to add to) -> value of the penalty
-
-
-OWN, OWN_LABEL = "own", "method's own"  # what a prediction is called that does not say
 
 
 @dataclass(frozen=True)
@@ -129,6 +127,14 @@ class TaskEndStep(Protocol):
 
     def at_task_end(self, task_end: TaskEnd) -> None:
         """Do the server's part, asking clients through the exchange."""
+
+
+class EnergyMeasure(NamedTuple):
+    """How the energy of a feature is measured, and which of the server's numbers are priors on the same scale."""
+
+    subspace: Subspace = "span"
+    rank_norm: RankNorm = "minus_one"
+    priors: tuple[str, str] | None = None  # names, in the order of ``tables.SPANS``
 
 
 class Prediction(Protocol):

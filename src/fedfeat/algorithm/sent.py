@@ -101,11 +101,6 @@ class Sent:
         size = math.prod([self.item, *numbers])
         return " * ".join([*([] if size == 1 and symbols else [str(size)]), *symbols, *filter(None, [self.times])])
 
-    @property
-    def same_for_all(self) -> bool:
-        """Whether every client sends the same shape."""
-        return self.shape is not None and OF_THE_CLIENT.isdisjoint(self.shape)
-
     def expected(self, task: int, request: Collection[str]) -> bool:
         """Tell whether a client with samples sends it in a task (counted from 0), asked like this."""
         return task + 1 >= self.from_task and (not self.asked_by or self.asked_by in request)

@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedfeat.algorithm.repeat import Repeat, as_it_is
 from fedfeat.algorithm.settings import TrainSettings
-from fedfeat.algorithm.step import Known, Seen
+from fedfeat.algorithm.step import Known, Repeat, Seen, as_it_is
 from fedfeat.data.augment import DeviceImages
 from fedfeat.models import FlatModel, Network
 

@@ -13,6 +13,14 @@ from torch import Tensor
 from fedfeat.models import Network
 from fedfeat.models.network import Outputs
 
+Work = Callable[[], None]
+Repeat = Callable[[Work, Sequence[Tensor]], Work]
+
+
+def as_it_is(work: Work, touched: Sequence[Tensor]) -> Work:
+    """Return the work; an engine that tries it out first puts back the tensors it touches."""
+    return work
+
 
 class Seen(NamedTuple):
     """Where the stream of classes stands: the task (from 0), classes of earlier tasks, classes up to this one."""

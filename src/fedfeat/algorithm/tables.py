@@ -8,17 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedfeat.geometry.egc import RankNorm, Subspace
-
+OWN, OWN_LABEL = "own", "method's own"  # what a prediction is called that does not say
 SPANS, SAMPLES = ("head", "tail"), ("tail", "head")  # samples in the order of classes: old ones first
-
-
-class EnergyMeasure(NamedTuple):
-    """How the energy of a feature is measured, and which of the server's numbers are priors on the same scale."""
-
-    subspace: Subspace = "span"
-    rank_norm: RankNorm = "minus_one"
-    priors: tuple[str, str] | None = None  # names, in the order of ``SPANS``
 
 
 class EnergyCounts(NamedTuple):

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.config.plugins import forget, load_installed, load_plugins
 from fedfeat.config.presets import METHOD
 from fedfeat.core.errors import ConfigError, FedfeatError

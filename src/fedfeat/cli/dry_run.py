@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from fedfeat.cli.progress import experiment_line
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import refuse_unwritable
 from fedfeat.core.lock import refuse_locked

@@ -18,8 +18,8 @@ import typer
 from fedfeat.cli.progress import RunProgress, console
 from fedfeat.cli.report import write_run_report
 from fedfeat.cli.run import ConfigFile, Overrides, Plugins
-from fedfeat.config import Config, load_config
-from fedfeat.config.plugins import PIN
+from fedfeat.config.config import Config, load_config
+from fedfeat.config.deciding import PIN
 from fedfeat.core.errors import ConfigError, FedfeatError, MissingExtra
 from fedfeat.data.settings import OWNED
 from fedfeat.runs.experiment import run_name

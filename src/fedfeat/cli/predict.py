@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedfeat.algorithm.method import OWN
+from fedfeat.algorithm.tables import OWN
 from fedfeat.core.errors import DataError
 from fedfeat.data.images import find_images, fit_image
 from fedfeat.engines.base import choose_device

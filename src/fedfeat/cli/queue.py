@@ -13,7 +13,7 @@ import typer
 
 from fedfeat.cli.progress import SweepProgress, console, exit_if_failed
 from fedfeat.cli.run import changes
-from fedfeat.config import load_config
+from fedfeat.config.config import load_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.runs.identity import folder_name, tell_apart
 from fedfeat.runs.sweep import Planned, RunOutcome, finish_planned, plan

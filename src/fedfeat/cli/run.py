@@ -15,7 +15,7 @@ import typer
 from fedfeat.cli import dry_run as dry
 from fedfeat.cli.progress import RunProgress, console, exit_if_failed, finish_all
 from fedfeat.cli.report import write_comparison, write_run_report
-from fedfeat.config import Config, load_config
+from fedfeat.config.config import Config, load_config
 from fedfeat.config.presets import COMPARED, COMPOSITIONS
 from fedfeat.config.recipes import RECIPES
 from fedfeat.core.errors import FedfeatError

@@ -59,7 +59,7 @@ def list_(
 ) -> None:
     """List methods, data sets, presets or recipes."""
     if plugin:
-        from fedfeat.config import Config
+        from fedfeat.config.config import Config
         from fedfeat.config.plugins import load_plugins
 
         load_plugins([str(path.absolute()) for path in plugin], Path(), reserved=Config.model_fields)
@@ -117,7 +117,7 @@ def _where(name: str, needs: str) -> str:
 
 
 def _methods() -> list[dict[str, Any]]:
-    from fedfeat.config import Config
+    from fedfeat.config.config import Config
     from fedfeat.config.plugins import load_installed
     from fedfeat.config.presets import COMPOSITIONS
     from fedfeat.methods import PARTS
@@ -169,7 +169,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print what scenario.json would hold.")] = False,
 ) -> None:
     """Show which client sees which classes in which task; nothing is trained."""
-    from fedfeat.config import load_config
+    from fedfeat.config.config import load_config
     from fedfeat.data import load_dataset
     from fedfeat.report.scenario import draw_scenario, print_scenario
     from fedfeat.scenario.build import scenario_of

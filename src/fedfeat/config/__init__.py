@@ -1,5 +1,13 @@
 """One experiment as data: the whole configuration, presets by name, methods from outside."""
 
-from fedfeat.config.config import Config, differing_keys, load_config, make_config, parse_config, parse_override
+from importlib import import_module
+from typing import Any
 
-__all__ = ["Config", "differing_keys", "load_config", "make_config", "parse_config", "parse_override"]
+EXPORTED = ("Config", "differing_keys", "load_config", "make_config", "parse_config", "parse_override")
+
+
+def __getattr__(name: str) -> Any:
+    """Find what callers import from here; its methods need PyTorch, which presets and reports do without."""
+    if name not in EXPORTED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module("fedfeat.config.config"), name)

@@ -24,11 +24,11 @@ from typing import Any
 from fedfeat.algorithm.method import Method, Penalty, Reference, ServerStep, Statistic, TaskEndStep
 from fedfeat.algorithm.registry import NoSettings, Part
 from fedfeat.config import old_names
+from fedfeat.config.deciding import PIN
 from fedfeat.core.errors import FedfeatError, PluginError
 from fedfeat.methods import PARTS
 
 ENTRY_POINTS = "fedfeat.methods"
-PIN = "@sha256:"
 Parts = dict[str, Part]
 
 # What was loaded in this process: a file's parts by its content, so that the same file in two places is one plugin.
@@ -69,12 +69,6 @@ class PluginFile:
                 f"plugins: {self.path} changed since the run began; restore it, or start a new run in another folder"
             )
         return source, digest
-
-
-def without_folder(entry: str) -> str:
-    """Return a pinned entry by which anybody knows the file: its name and checksum, not where it lies."""
-    path, pin, digest = entry.partition(PIN)
-    return f"{Path(path).name}{pin}{digest}" if pin else entry
 
 
 def loaded_file(entry: str) -> tuple[str, str, bytes]:

@@ -12,7 +12,6 @@ class Settings(BaseModel):
     """A frozen group of settings; each field carries its meaning in ``description``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
-    undecisive: ClassVar[frozenset[str]] = frozenset()  # keys on which a result does not depend
     default_origin: ClassVar[str] = ""  # where the defaults of a method's settings come from, unless a field says so
 
 

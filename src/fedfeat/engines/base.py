@@ -13,10 +13,9 @@ from torch import Tensor
 from fedfeat.algorithm.client import EXEMPLARS, Client, IndexSets
 from fedfeat.algorithm.engine import DropOut, Lost
 from fedfeat.algorithm.method import Method, Op
-from fedfeat.algorithm.repeat import Work, as_it_is
-from fedfeat.algorithm.step import Known, Seen
+from fedfeat.algorithm.step import Known, Seen, Work, as_it_is
 from fedfeat.algorithm.tables import Tables
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError, FedfeatError
 from fedfeat.core.payload import SHARED, Payload, State, number_of
 from fedfeat.data.augment import DeviceImages

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedfeat.algorithm.method import Method
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError
 from fedfeat.data.dataset import Dataset
 from fedfeat.engines.cuda.engine import CudaEngine

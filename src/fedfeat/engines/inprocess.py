@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.method import Method
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.payload import Payload
 from fedfeat.data.dataset import Dataset
 from fedfeat.engines.base import BaseEngine

@@ -14,14 +14,15 @@ from fedfeat.algorithm.engine import Engine
 from fedfeat.algorithm.method import Method, Op
 from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.step import Known, Seen
-from fedfeat.algorithm.tables import SAMPLES, SPANS, Tables
+from fedfeat.algorithm.tables import SAMPLES, SPANS, EnergyCounts, Tables
 from fedfeat.core.payload import Payload, number_of, tensor_of
 from fedfeat.data.augment import DeviceImages
-from fedfeat.federation.energies import BINS, EnergyMeter
 from fedfeat.federation.exchange import Exchange
-from fedfeat.models import Network, Outputs
+from fedfeat.geometry.egc import group_energies, group_rank
+from fedfeat.models import ETFHead, Network, Outputs
 
 MOST_VALUES = 2**23  # of the images that are evaluated at once
+BINS = 100  # of the histograms of energies
 AT_ONCE = 32  # batches that are corrected and counted together, in many small steps
 EVALUATE = "evaluate"
 TABLES, ENERGIES = "tables", "energies"
@@ -142,3 +143,46 @@ def _request(engine: Engine, weights: Tensor, known: Known, predictions: int) ->
         request |= {NUMBER + name: value for name, value in known.numbers.items()}
         request |= {TENSOR + name: value for name, value in known.tensors.items()}
     return request
+
+
+class EnergyMeter:
+    """Adds up the energies of batches of test features on the device; read once at the end."""
+
+    def __init__(self, network: Network, method: Method, seen: Seen, known: Known) -> None:
+        assert isinstance(network.head, ETFHead), "energies are those of an ETF's prototypes"
+        self.head, self.seen, self.known = network.head, seen, known
+        self.measure = method.energies
+        device = network.head.prototypes.device
+        self.counts = torch.zeros(len(SPANS), len(SAMPLES) * BINS, dtype=torch.long, device=device)
+
+    @classmethod
+    def of(cls, network: Network, method: Method, seen: Seen, known: Known) -> EnergyMeter | None:
+        """Return a meter where there is something to measure: a fixed ETF, and old classes besides new ones."""
+        return cls(network, method, seen, known) if method.has_etf_head and seen.num_old > 0 else None
+
+    def add(self, features: Tensor, labels: Tensor) -> None:
+        """Take in one batch."""
+        energies = group_energies(
+            self.head.cosine(features.float()),
+            num_old=self.seen.num_old,
+            rank_norm="none",
+            subspace=self.measure.subspace,
+            num_prototypes=self.head.num_prototypes,
+        )
+        group = (labels >= self.seen.num_old).long()
+        for row, shares in zip(self.counts, energies, strict=True):
+            bins = (shares * BINS).long().clamp(0, BINS - 1)
+            row += torch.bincount(group * BINS + bins, minlength=len(SAMPLES) * BINS)
+
+    def read(self) -> EnergyCounts:
+        """Return the histograms, with the priors turned from energies per rank into shares."""
+        counts = self.counts.view(len(SPANS), len(SAMPLES), BINS).cpu().numpy()
+        return EnergyCounts(counts, self._priors())
+
+    def _priors(self) -> dict[str, float]:
+        names, numbers = self.measure.priors, self.known.numbers
+        if names is None or names[0] not in numbers:
+            return {}
+        sizes = self.seen.num_classes - self.seen.num_old, self.seen.num_old
+        ranks = (group_rank(size, self.measure.rank_norm) for size in sizes)
+        return {span: numbers[name] * rank for span, name, rank in zip(SPANS, names, ranks, strict=True)}

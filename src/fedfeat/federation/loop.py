@@ -17,7 +17,7 @@ from fedfeat.algorithm.server import Server
 from fedfeat.algorithm.settings import learning_rate
 from fedfeat.algorithm.tables import Tables
 from fedfeat.algorithm.task_end import TaskEnd
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import TrainingDiverged
 from fedfeat.core.payload import SHARED, Payload, number_of
 from fedfeat.federation.average import Average, average, client_losses, fault_of, fault_of_state, mean_losses

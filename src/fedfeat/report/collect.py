@@ -10,11 +10,11 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from fedfeat.config.deciding import deciding_tables, telling_keys
 from fedfeat.config.presets import short_name
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
 from fedfeat.report.run import Run, read_run
-from fedfeat.runs.identity import deciding_settings, telling_keys
 
 __all__ = ["Group", "Run", "Spread", "SummaryRow", "find_runs", "group_runs", "read_run", "summary_rows"]
 
@@ -126,7 +126,7 @@ def _best_first(runs: list[Run]) -> tuple[float, str]:
 
 def setting(run: Run) -> dict[str, Any]:
     """Return what decides a run's result apart from the seed, as dotted keys."""
-    return flatten(deciding_settings(run.config, place=True, without=("seed",)))
+    return flatten(deciding_tables(run.config, place=True, without=("seed",)))
 
 
 def _identity(run: Run) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.algorithm.method import OWN
+from fedfeat.algorithm.tables import OWN
 from fedfeat.report.collect import Group, Spread
 from fedfeat.report.predictions import NONE, VARIANT, PredictionRecord, labels, predictions
 from fedfeat.report.records import MEGABYTE, RoundRecord, ScenarioRecord

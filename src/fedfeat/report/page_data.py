@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from fedfeat import __version__
+from fedfeat.config.deciding import telling_keys
 from fedfeat.report.collect import Group, SummaryRow, problems, setting, summary_rows
 from fedfeat.report.group_data import Data, group_data, run_detail
 from fedfeat.report.headline import comparable, headline, named
@@ -15,7 +16,6 @@ from fedfeat.report.predictions import choices
 from fedfeat.report.records import ScenarioRecord
 from fedfeat.report.run import Run
 from fedfeat.report.tables import COLUMNS
-from fedfeat.runs.identity import telling_keys
 
 MOST_DETAIL_BYTES = 3_500_000
 GAIN = {

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from fedfeat.algorithm.method import OWN, OWN_LABEL
+from fedfeat.algorithm.tables import OWN, OWN_LABEL
 from fedfeat.federation.metrics import Matrix, backward_transfer, forgetting
-from fedfeat.methods import declared_labels
 from fedfeat.report.records import Confusion, HeadTail
 from fedfeat.report.run import Run
 
@@ -62,6 +61,10 @@ def labels(run: Run) -> dict[str, str]:
     said = run.labels
     if OWN in said:
         return {OWN: said[OWN], VARIANT: next((said[v] for v in run.variants if v in said), OWN_LABEL)}
+    if not (run.has_correction or run.variants):  # nothing is shown under these names
+        return {OWN: OWN_LABEL, VARIANT: OWN_LABEL}
+    from fedfeat.methods import declared_labels  # needs PyTorch
+
     *earlier, own = declared_labels(run.method) or [OWN_LABEL]
     return {OWN: own, VARIANT: earlier[-1] if earlier else OWN_LABEL}
 

@@ -16,7 +16,6 @@ from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import CheckpointError
 from fedfeat.federation.rollback import ROLLBACKS, in_words, rollbacks_of
 from fedfeat.report.records import ResultRecord, RoundRecord, ScenarioRecord, TaskRecord
-from fedfeat.runs.folder import RunFolder
 
 Table = dict[str, Any]
 R = TypeVar("R", bound=BaseModel)
@@ -72,14 +71,15 @@ class Run:
 
 def read_run(path: Path) -> Run:
     """Read a run folder, however broken; nothing is raised for what it holds."""
-    folder, missing = RunFolder(path), list[str]()
-    config = as_recorded(_table(folder.config_path, missing))
+    missing = list[str]()
+    config = as_recorded(_table(path / "config.toml", missing))
     if "method" not in config and not missing:
         missing.append("config.toml names no method")
     environment = _table(path / "env.json", missing)
     scenario = _record(ScenarioRecord, path / "scenario.json", missing)
-    rounds, tasks, labels = _events(folder, missing)
-    result = _record(ResultRecord, folder.result_path, missing) if folder.result_path.exists() else None
+    rounds, tasks, labels = _events(path / "events.jsonl", missing)
+    result_path = path / "result.json"
+    result = _record(ResultRecord, result_path, missing) if result_path.exists() else None
     if result is not None and not config:
         config = as_recorded(result.config)
     data = config.get("data")
@@ -162,11 +162,9 @@ def _record(model: type[R], path: Path, missing: list[str]) -> R | None:
         return None
 
 
-def _events(
-    folder: RunFolder, missing: list[str]
-) -> tuple[tuple[RoundRecord, ...], tuple[TaskRecord, ...], dict[str, str]]:
+def _events(path: Path, missing: list[str]) -> tuple[tuple[RoundRecord, ...], tuple[TaskRecord, ...], dict[str, str]]:
     try:
-        lines = folder.events_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:
         lines = []
         missing.append("events.jsonl is not there")

@@ -89,65 +89,26 @@ class Column:
 
 
 COLUMNS = (
+    Column("final_accuracy", "final accuracy", "final\naccuracy", "%", 2, "top-1 over all classes after the last task"),
     Column(
-        "final_accuracy",
-        "final accuracy",
-        "final\naccuracy",
-        "%",
-        2,
-        "top-1 over all classes after the last task",
-    ),
-    Column(
-        "final_accuracy_uncorrected",
-        "without correction",
-        "without\ncorrec-\ntion",
-        "%",
-        2,
+        *("final_accuracy_uncorrected", "without correction", "without\ncorrec-\ntion", "%", 2),
         "the same model, its predictions not corrected (equal for a method that has no correction)",
     ),
     Column(
-        "average_incremental_accuracy",
-        "average incremental",
-        "average\nincre-\nmental",
-        "%",
-        2,
+        *("average_incremental_accuracy", "average incremental", "average\nincre-\nmental", "%", 2),
         "mean over tasks of the accuracy after each task",
     ),
     Column(
-        "forgetting",
-        "forgetting",
-        "forget-\nting",
-        "points",
-        2,
+        *("forgetting", "forgetting", "forget-\nting", "points", 2),
         "how far old tasks fell below their best; less is better",
     ),
     Column(
-        "backward_transfer",
-        "backward transfer",
-        "backward\ntransfer",
-        "points",
-        2,
+        *("backward_transfer", "backward transfer", "backward\ntransfer", "points", 2),
         "old tasks at the end minus when new",
     ),
-    Column(
-        "megabytes_up",
-        "up",
-        "up",
-        "MB",
-        1,
-        "all clients to the server, whole run; 1 MB is a million bytes",
-        False,
-    ),
+    Column("megabytes_up", "up", "up", "MB", 1, "all clients to the server, whole run; 1 MB is a million bytes", False),
     Column("megabytes_down", "down", "down", "MB", 1, "the server to all clients, whole run", False),
-    Column(
-        "images_per_second",
-        "images/s",
-        "images\nper s",
-        "",
-        0,
-        "training images per second of the rounds",
-        False,
-    ),
+    Column("images_per_second", "images/s", "images\nper s", "", 0, "training images per second of the rounds", False),
 )
 
 

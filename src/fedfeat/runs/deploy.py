@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.audit import AUDIT, AuditLog
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import private_folder, write_json

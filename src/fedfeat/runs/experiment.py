@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.algorithm.method import Method
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import CheckpointError, ConfigError
 from fedfeat.core.files import remove_leftovers, sha256, write_json
 from fedfeat.core.lock import lock_folder

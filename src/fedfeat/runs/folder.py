@@ -9,6 +9,7 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ import numpy as np
 import torch
 
 import fedfeat
-from fedfeat.config import Config, make_config
-from fedfeat.config.config import read_toml
-from fedfeat.config.plugins import PIN, loaded_file, without_folder
+from fedfeat.config.config import Config, make_config, read_toml
+from fedfeat.config.deciding import PIN, without_folder
+from fedfeat.config.plugins import loaded_file
 from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import CheckpointError, ConfigError, FedfeatError, PluginError
 from fedfeat.core.files import disk_errors, json_ready, refuse_unwritable, sha256, write_atomically, write_json
@@ -168,6 +169,7 @@ def environment() -> dict[str, Any]:
     }
 
 
+@cache
 def checkout_commit() -> str:
     """Return the commit of the checkout that tracks this program, with '+' after it where files were changed."""
     here = Path(__file__).parent

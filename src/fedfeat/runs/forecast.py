@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from fedfeat.algorithm.sent import PREVIOUS_MODEL, Sent
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.data import Dataset, load_dataset
 from fedfeat.data.cache import TOLD_BYTES
 from fedfeat.data.settings import OWNED

@@ -1,7 +1,6 @@
 """What makes two runs the same: the settings that decide a result, and a name that people and programs can read.
 
-Run folders, checkpoints, sweeps, reports and the reproduction all ask here. A setting decides a result unless it is
-in ``UNDECISIVE`` or its own table declares it ``undecisive``.
+Run folders, checkpoints, sweeps and the reproduction all ask here; reports ask ``config.deciding``.
 """
 
 from __future__ import annotations
@@ -14,22 +13,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedfeat.config import Config, differing_keys
-from fedfeat.config.plugins import without_folder
+from fedfeat.config.config import Config, differing_keys
+from fedfeat.config.deciding import OWN_DATA, UNDECISIVE, deciding_tables, telling_keys, without_folder
 from fedfeat.config.presets import short_name
 from fedfeat.config.renamed import as_recorded, new_key, with_first_names, with_first_values
 from fedfeat.core.errors import CheckpointError
 from fedfeat.core.settings import flatten
-from fedfeat.data.load import DATASETS
-from fedfeat.methods import settings_tables
 from fedfeat.runs.folder import RunFolder
 
 Table = dict[str, Any]
-# What a run leaves behind, how clients are awaited, where the images lie.
-UNDECISIVE = ("run", "tracker", "federation", "data.path", "recipe")
 COMPUTATION = ("engine", "plugins")  # other last bits of a result, but the same experiment in a table of results
-# Such a name says nothing about the images: only their place does.
-OWN_DATA = {name for name, known in DATASETS.items() if known.needs == "path"}
 MOST_IN_A_NAME = 24
 FEW = 3  # settings that are told for every run; of more, only those that are not as in most runs
 
@@ -43,18 +36,12 @@ def deciding_settings(
     :param place: keep the path of one's own images, which is all that tells them from others.
     :param without: dotted keys and tables that are left out besides.
     """
-    table = config.to_table() if isinstance(config, Config) else as_recorded(config)
-    left_out = {*_undecisive(), *without}
-    if table.get("plugins"):
-        table["plugins"] = [without_folder(entry) for entry in table["plugins"]]
-    data = table.get("data")
-    if place and isinstance(data, dict) and data.get("name") in OWN_DATA:
-        left_out.remove("data.path")
-        if isinstance(config, Config):
-            data["path"] = str(config.data.location())
-    # Through JSON, so that a table read back from a checkpoint compares equal.
-    canonical: Table = json.loads(json.dumps(_pruned(table, left_out), default=str))
-    return canonical
+    if not isinstance(config, Config):
+        return deciding_tables(as_recorded(config), place=place, without=without)
+    table = config.to_table()
+    if place and config.data.name in OWN_DATA:
+        table["data"]["path"] = str(config.data.location())
+    return deciding_tables(table, place=place, without=without)
 
 
 def changed_settings(config: Config, *, place: bool = False, without: Collection[str] = ()) -> Table:
@@ -71,7 +58,7 @@ def decides(key: str, without: Collection[str] = ()) -> bool:
     """Say whether a result depends on a dotted key; ``without`` names others that do not count."""
     names = new_key(key).split(".")
     tables = {".".join(names[: depth + 1]) for depth in range(len(names))}
-    return tables.isdisjoint({*_undecisive(), *without})
+    return tables.isdisjoint({*UNDECISIVE, *without})
 
 
 def identity(config: Config) -> str:
@@ -102,18 +89,6 @@ def folder_names(configs: Sequence[Config]) -> list[str]:
     plain = [folder_name(config).rpartition("-")[0] for config in configs]
     told = telling_keys([flatten(deciding_settings(config, place=True)) for config in configs], plain)
     return [folder_name(config, told) for config in configs]
-
-
-def telling_keys(tables: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[str]:
-    """Return the dotted keys, no more than needed, that tell apart what has the same name."""
-    told: list[tuple[str, ...]] = [(name,) for name in names]
-    found = []
-    for key in dict.fromkeys(key for table in tables for key in table):
-        more = [(*known, str(table.get(key))) for known, table in zip(told, tables, strict=True)]
-        if len(set(more)) > len(set(told)):
-            told = more
-            found.append(key)
-    return found
 
 
 def refuse_other_folder(folder: RunFolder, config: Config) -> None:
@@ -166,18 +141,6 @@ def _in_a_name(value: Any) -> str:
     """Return a value as part of a file name: short, and without what a file system or shell would take amiss."""
     text = Path(value).stem if isinstance(value, str) else str(value)
     return re.sub(r"[^\w.+]+", "_", text)[:MOST_IN_A_NAME].strip("_")
-
-
-def _undecisive() -> set[str]:
-    return {*UNDECISIVE, *(f"{name}.{key}" for name, table in settings_tables().items() for key in table.undecisive)}
-
-
-def _pruned(table: Mapping[str, Any], left_out: Collection[str], prefix: str = "") -> Table:
-    return {
-        key: _pruned(value, left_out, f"{prefix}{key}.") if isinstance(value, Mapping) else value
-        for key, value in table.items()
-        if f"{prefix}{key}" not in left_out
-    }
 
 
 def _usual(tables: Sequence[Mapping[str, str]]) -> dict[str, str]:

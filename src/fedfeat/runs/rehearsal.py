@@ -15,15 +15,16 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import FrameType
 
 import numpy as np
 import torch
 
 from fedfeat.algorithm.method import Method
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.data import Dataset
 from fedfeat.engines.base import choose_device
 from fedfeat.engines.factory import make_engine
@@ -38,6 +39,7 @@ from fedfeat.scenario.partition import Split
 VALUES = {"cpu": 2**20, "cuda": 2**25}  # of the images that all clients of a rehearsed round train on in an epoch
 ROUNDS = 2  # of a rehearsed task: in the first one the engine warms up
 SECONDS = 60.0  # after which a rehearsal ends where it is
+Alarm = Callable[[float], object]  # set for so many seconds, or called off with 0
 
 
 class TimeUp(BaseException):
@@ -125,7 +127,7 @@ def _fewer_tests(dataset: Dataset, most: int) -> Dataset:
 class _Walk:
     """Listens to the loop: notes what each task takes, and ends it when time is up."""
 
-    def __init__(self, progress: Progress, config: Config, deadline: float, alarm: _Alarm) -> None:
+    def __init__(self, progress: Progress, config: Config, deadline: float, alarm: Alarm) -> None:
         self.progress, self.config, self.deadline, self.alarm = progress, config, deadline, alarm
         self.tasks: list[RehearsedTask] = []
         self.before: Counter[str] = Counter()
@@ -163,23 +165,14 @@ class _Walk:
         task.traffic.subtract(self.before)
 
 
-class _Alarm:
-    """Raises ``TimeUp`` in some seconds; does nothing where there are no signals."""
-
-    def __call__(self, seconds: float) -> None:
-        """Set the alarm, or with 0 call it off."""
-
-
-class _SignalAlarm(_Alarm):
-    def __call__(self, seconds: float) -> None:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
 @contextlib.contextmanager
-def _alarm() -> Iterator[_Alarm]:
-    """Yield an alarm for what gives no sign of life between two events: the end of a task."""
+def _alarm() -> Iterator[Alarm]:
+    """Yield an alarm for what gives no sign of life between two events, the end of a task: it raises ``TimeUp``.
+
+    Where there are no signals it does nothing.
+    """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
-        yield _Alarm()
+        yield lambda seconds: None
         return
 
     def ring(number: int, frame: FrameType | None) -> None:
@@ -187,7 +180,7 @@ def _alarm() -> Iterator[_Alarm]:
 
     before = signal.signal(signal.SIGALRM, ring)
     try:
-        yield _SignalAlarm()
+        yield partial(signal.setitimer, signal.ITIMER_REAL)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -9,7 +9,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedfeat.algorithm.method import Method
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
 from fedfeat.core.lock import lock_folder

@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.algorithm.method import OWN, Method, Prediction
+from fedfeat.algorithm.method import Method, Prediction
 from fedfeat.algorithm.step import Known, Seen
-from fedfeat.config import Config
+from fedfeat.algorithm.tables import OWN
+from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import NO_AUGMENTATION

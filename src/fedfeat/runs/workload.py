@@ -11,7 +11,7 @@ import numpy as np
 
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.sent import OF_THE_CLIENT, Sent
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.payload import SHARED
 from fedfeat.scenario import Scenario
 from fedfeat.scenario.partition import Ids

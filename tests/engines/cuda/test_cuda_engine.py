@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.data.dataset import Augmentation, Dataset
 from fedfeat.engines.cuda.arithmetic import Own, Plain

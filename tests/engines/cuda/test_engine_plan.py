@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedfeat.engines.cuda.plan import (
+from fedfeat.engines.cuda.local_update import (
     MOST_REPLICAS,
     batch_sizes,
     interleave,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedfeat.algorithm.engine import Lost
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.payload import Payload
 from fedfeat.engines.flower import keys
 from fedfeat.engines.flower.processes import Process

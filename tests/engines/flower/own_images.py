@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from toy import toy_table
 
 TASKS = [["cat", "dog"], ["ship", "truck"]]

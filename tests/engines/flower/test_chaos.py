@@ -29,6 +29,7 @@ from chaos import CLIENTS, Hurt, hurt_federation, kill, simulated, toy, weights
 from federations import eventually, processes_that_mention
 
 from attack_table import Recorder
+from fedfeat.config.config import load_config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.engines.flower.addresses import free_port
 from fedfeat.engines.flower.processes import GatewayProcess
@@ -38,6 +39,7 @@ from fedfeat.runs.folder import RunFolder
 
 STORM = 34  # kills of the storm; with those of the tests before it 41
 FAULT_OUTCOME = "the run ends; accuracies and weights equal the simulation with the same drop-outs, bit for bit"
+DIGITS = Path(__file__).resolve().parents[3] / "configs" / "digits.toml"
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
@@ -140,10 +142,12 @@ def events_in(folder: Path) -> int:
 
 
 def test_federate_that_is_killed_leaves_nothing_behind_and_continues(tmp_path: Path) -> None:
-    config = toy(tmp_path, "fedcbdr+feat", scenario={"tasks": 2, "clients": 2}, train={"rounds": 3})
-    (tmp_path / "toy.toml").write_text(config.to_toml())
+    """On the digits, as the documents show it."""
+    smaller = ["scenario.tasks=2", "scenario.clients=2", "train.rounds=3", "train.local_epochs=1"]
+    config = load_config(DIGITS, smaller)
     run, log = tmp_path / "run", tmp_path / "output.txt"
-    start = ("federate", tmp_path / "toy.toml", "--device", "cpu", "--out", run)
+    given = [word for change in smaller for word in ("--set", change)]
+    start = ("federate", DIGITS, *given, "--clients", "2", "--device", "cpu", "--out", run)
 
     def told() -> int:
         return log.read_text().count("task 1/2 round 1/3")

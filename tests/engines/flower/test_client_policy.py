@@ -11,7 +11,7 @@ import torch
 from local_grid import NODE, LocalGrid
 from own_images import OWNERS, own_config, write_owners
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.engines.flower.client import ClientSettings, FederationClient

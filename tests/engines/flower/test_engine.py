@@ -9,7 +9,7 @@ import pytest
 import torch
 from local_grid import LocalGrid, local_nodes
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.payload import Payload
 from fedfeat.engines.flower.codec import pack
 from fedfeat.engines.flower.engine import FlowerEngine

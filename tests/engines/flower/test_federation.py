@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from federations import eventually, processes_that_mention
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.engines.flower.control import Control
 from fedfeat.engines.flower.processes import Process
 from fedfeat.runs import deploy

@@ -12,7 +12,7 @@ from federations import processes_that_mention
 from typer.testing import CliRunner
 
 from fedfeat.cli import app, federation
-from fedfeat.config.plugins import PIN
+from fedfeat.config.deciding import PIN
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.experiment import start
 from toy import toy_config, toy_table, write_toy

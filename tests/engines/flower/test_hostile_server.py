@@ -10,8 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
-from fedfeat.config import plugins
-from fedfeat.config.config import Table
+from fedfeat.config.config import Table, plugins
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
 from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.messages import PROTOCOL, Header, config_to_send

@@ -18,7 +18,7 @@ from own_images import OWNERS, TASKS, own_config, write_images, write_owners
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.tables import Tables
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError, DataError
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.data.owned import read_own

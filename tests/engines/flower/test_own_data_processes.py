@@ -15,7 +15,7 @@ from own_images import OWNERS, own_config, write_owners
 from typer.testing import CliRunner
 
 from fedfeat.cli import app
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
 from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.runs import deploy

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.methods.class_names import TextSettings, check_text, class_features, encoder_name, text_width
 from fedfeat.methods.class_names.features import BUCKETS, ngram_features, ngrams

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from fedfeat.algorithm.step import Known, Seen
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.federation.progress import Progress
 from fedfeat.methods.clip2fl.clip2fl import CLIP2FLSettings, RetrainedClassifier, distillation

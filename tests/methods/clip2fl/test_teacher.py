@@ -10,7 +10,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from fedfeat.cli.teacher import app
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import ConfigError, MissingExtra
 from fedfeat.data.augment import DeviceImages
 from fedfeat.data.dataset import NO_AUGMENTATION

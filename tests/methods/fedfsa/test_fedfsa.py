@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.federation.progress import Progress
 from fedfeat.methods.class_names import TextSettings, class_features

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.runs.identity import folder_name
 from fedfeat.runs.sweep import RunOutcome
 from fedfeat_reproduction.figures.figure import Numbers

@@ -17,7 +17,7 @@ from figure_toys import outcome
 from typer.testing import CliRunner
 
 from fedfeat.cli import app, paper_figures
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.sweep import Planned, RunOutcome
 from fedfeat_reproduction.experiments import QUICK_MARK

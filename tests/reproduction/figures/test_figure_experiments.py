@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.config.presets import Cell, experiment
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.identity import identity

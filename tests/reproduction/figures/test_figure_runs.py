@@ -12,7 +12,7 @@ from figure_toys import failed
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.runs.experiment import Experiment, start

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 from sweep_toys import MakeConfig
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.runs.sweep import Event, Planned, RunOutcome, finish
 from fedfeat.runs.sweep.local import _environment
 from toy import untimed

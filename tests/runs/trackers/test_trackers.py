@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.settings import flatten
 from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment, Result

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedfeat.algorithm.repeat import Work
+from fedfeat.algorithm.step import Work
 
 WARM_UPS = 1  # runs in which libraries choose their kernels and allocate their workspaces
 STEPS_TO_CAPTURE = WARM_UPS + 2  # batches that compiling and capturing a step walk over

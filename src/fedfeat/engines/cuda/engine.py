@@ -23,16 +23,22 @@ from torch import Tensor
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.method import Method
-from fedfeat.algorithm.repeat import Work
-from fedfeat.config import Config
+from fedfeat.algorithm.step import Work
+from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError, FedfeatError
 from fedfeat.core.payload import SHARED, Payload, number_of
 from fedfeat.data.dataset import Dataset
 from fedfeat.engines.base import ROOM, image_bytes
 from fedfeat.engines.cuda.arithmetic import arithmetic
 from fedfeat.engines.cuda.capture import STEPS_TO_CAPTURE, put_back, warmed_up
-from fedfeat.engines.cuda.local_update import LocalUpdate, Plans
-from fedfeat.engines.cuda.plan import interleave, longest_first, plan_replicas, stream_priority
+from fedfeat.engines.cuda.local_update import (
+    LocalUpdate,
+    Plans,
+    interleave,
+    longest_first,
+    plan_replicas,
+    stream_priority,
+)
 from fedfeat.engines.cuda.replica import Replica
 from fedfeat.engines.cuda.roofline import flops_per_image, matrix_peak
 from fedfeat.engines.inprocess import InProcessEngine

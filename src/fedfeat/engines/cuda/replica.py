@@ -10,8 +10,7 @@ from torch import Tensor
 
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import ActiveParts
-from fedfeat.algorithm.repeat import Work
-from fedfeat.algorithm.step import Objective
+from fedfeat.algorithm.step import Objective, Work
 from fedfeat.data.paste import COLUMNS
 from fedfeat.engines.base import BaseEngine, FrozenNetworks
 from fedfeat.engines.cuda.arithmetic import Backbone, Plain, Transform, backbone_of, fused_sgd

@@ -20,8 +20,7 @@ import fedfeat
 from fedfeat.algorithm.client import EXEMPLARS
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.sent import Sent
-from fedfeat.config import Config
-from fedfeat.config.config import differing_keys
+from fedfeat.config.config import Config, differing_keys
 from fedfeat.core.audit import AUDIT, AuditLog
 from fedfeat.core.errors import FedfeatError, Refusal, one_line
 from fedfeat.core.files import remove_leftovers, write_json

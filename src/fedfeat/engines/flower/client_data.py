@@ -8,7 +8,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import DataError
 from fedfeat.core.files import write_json
 from fedfeat.data import Dataset, load_dataset

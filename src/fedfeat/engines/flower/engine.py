@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.method import Method
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import one_line
 from fedfeat.core.payload import SHARED, Payload, State, number_of
 from fedfeat.data import Dataset, fingerprint

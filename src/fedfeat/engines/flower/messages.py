@@ -20,9 +20,9 @@ from flwr.serverapp import Grid
 from flwr.supercore.inflatable.inflatable_utils import pull_objects
 
 from fedfeat.algorithm.engine import Lost
-from fedfeat.config import Config, make_config
-from fedfeat.config.config import Table
-from fedfeat.config.plugins import refuse_missing, without_folder
+from fedfeat.config.config import Config, Table, make_config
+from fedfeat.config.deciding import without_folder
+from fedfeat.config.plugins import refuse_missing
 from fedfeat.engines.flower.codec import CodecError, Packed
 
 PROTOCOL = 1  # both sides must speak the same

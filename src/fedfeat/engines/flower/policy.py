@@ -11,8 +11,7 @@ from pathlib import Path
 from pydantic import Field
 from torch import Tensor
 
-from fedfeat.config import Config
-from fedfeat.config.config import check_table, read_toml
+from fedfeat.config.config import Config, check_table, read_toml
 from fedfeat.core.errors import ConfigError, Refusal
 from fedfeat.core.payload import Payload
 from fedfeat.core.settings import Settings

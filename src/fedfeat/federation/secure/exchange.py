@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from torch import Tensor
 
 from fedfeat.algorithm.engine import DropOut, Engine
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload
 from fedfeat.federation.exchange import Exchange, ExchangeOutcome, Traffic, check_quorum

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from fedfeat.algorithm.engine import DropOut, Engine, Lost
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import CheckpointError
 from fedfeat.core.files import write_atomically
 from fedfeat.core.payload import SHARED, Payload

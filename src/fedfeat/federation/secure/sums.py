@@ -21,7 +21,7 @@ from torch import Tensor
 from fedfeat.algorithm.engine import NOT_FINITE, DropOut
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.sent import LARGEST, Sent
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.payload import Payload, Value, number_of, tensor_of
 from fedfeat.federation.evaluation import SENDS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -59,36 +59,6 @@ class TeacherSettings(Settings):
         return expanded(self.path)
 
 
-class Teacher(Protocol):
-    """Both towers."""
-
-    @property
-    def identity(self) -> str:
-        """What made the features, for the record of the run."""
-
-    def text(self, names: Sequence[str]) -> Tensor:
-        """Return unit vectors of class names, float32 [C, d]."""
-
-    def images(self, images: DeviceImages, indices: Tensor, names: Sequence[str]) -> Tensor:
-        """Return unit vectors of un-augmented training samples, float32 [n, d]; ``names`` are the seen classes'."""
-
-
-def make_teacher(settings: TeacherSettings, who: str = "clip2fl") -> Teacher:
-    """Return the teacher that the settings name; what is missing is refused here, before any data is touched."""
-    path = settings.location()
-    if settings.backend is None or path is None or not path.exists():
-        came = "none is set" if path is None or settings.backend is None else f"{path} does not exist"
-        raise ConfigError(
-            f"{who}.teacher: {who} needs CLIP's image and text towers and {came}; the weights are yours to supply, in "
-            f"one of four ways: {WAYS}"
-        )
-    if settings.backend == "cache":
-        check_kind(path)
-        return CachedTeacher(path)
-    require(settings.backend)
-    return LiveTeacher(settings, path)
-
-
 class CachedTeacher:
     """Features from a file."""
 
@@ -107,11 +77,11 @@ class CachedTeacher:
         return f"cache-{self.cache.model_id}"
 
     def text(self, names: Sequence[str]) -> Tensor:
-        """Return the stored rows of these classes."""
+        """Return the stored rows of these classes as unit vectors, float32 [C, d]."""
         return _unit(text_rows(self.cache, names))
 
     def images(self, images: DeviceImages, indices: Tensor, names: Sequence[str]) -> Tensor:
-        """Return the stored rows of these samples."""
+        """Return the stored rows of these samples as unit vectors [n, d]; ``names`` are the seen classes'."""
         if self._rows[0] != len(names):
             self._rows = len(names), rows_of(self.cache, images.labels, names)
         return _unit(self.cache.image_features[self._rows[1][indices.cpu()]])
@@ -161,6 +131,25 @@ class LiveTeacher:
                 f"clip2fl.teacher.path: {self.path} has no image tower; give a CLIP model, not a text encoder"
             )
         return _unit(self.tower.images(pixels))
+
+
+Teacher = CachedTeacher | LiveTeacher
+
+
+def make_teacher(settings: TeacherSettings, who: str = "clip2fl") -> Teacher:
+    """Return the teacher that the settings name; what is missing is refused here, before any data is touched."""
+    path = settings.location()
+    if settings.backend is None or path is None or not path.exists():
+        came = "none is set" if path is None or settings.backend is None else f"{path} does not exist"
+        raise ConfigError(
+            f"{who}.teacher: {who} needs CLIP's image and text towers and {came}; the weights are yours to supply, in "
+            f"one of four ways: {WAYS}"
+        )
+    if settings.backend == "cache":
+        check_kind(path)
+        return CachedTeacher(path)
+    require(settings.backend)
+    return LiveTeacher(settings, path)
 
 
 def encode_all(teacher: LiveTeacher, dataset: Dataset, progress: Callable[[int, int], None]) -> TeacherCache:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedfeat.algorithm.method import TaskEndStep
-from fedfeat.algorithm.repeat import Repeat, as_it_is
+from fedfeat.algorithm.step import Repeat, as_it_is
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.errors import MissingExtra
 from fedfeat.core.files import write_atomically

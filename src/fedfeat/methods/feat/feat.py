@@ -14,12 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from fedfeat.algorithm.method import Method, linear_head
+from fedfeat.algorithm.method import EnergyMeasure, Method, linear_head
 from fedfeat.algorithm.registry import addon
 from fedfeat.algorithm.scaled import scaling_of
 from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.step import Fusable, LossTerm, Step
-from fedfeat.algorithm.tables import EnergyMeasure
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.rng import int_at
 from fedfeat.geometry import gsa_loss

@@ -93,7 +93,6 @@ class FedCBDRSettings(Settings):
         "divide logits by the temperatures at test time too",
         origin="released code's switch, with which the published values are reached; the paper does not say",
     )
-    undecisive = frozenset({"mask_block"})  # a mask cancels in the scores
 
     @model_validator(mode="after")
     def _classes_are_filled_once(self) -> FedCBDRSettings:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,11 +9,12 @@ from torch import Tensor
 
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.method import Method
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.payload import Payload
 from fedfeat.data.dataset import Dataset
 from fedfeat.engines.base import BaseEngine
 from fedfeat.engines.cuda.engine import CudaEngine
+from fedfeat.engines.factory import make_engine
 from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.scenario import Scenario
 
@@ -40,14 +40,16 @@ class AtOnce(InProcessEngine):
         self.can_wait.clear()
 
 
-class BothWays(InProcessEngine, ABC):
-    """Trains clients one by one and in a second way; the run goes on from the former, so rounding does not add up."""
+class BothWays(InProcessEngine):
+    """Trains clients one by one and by the engine of the configuration.
 
-    other: InProcessEngine
+    The run goes on from the former, so rounding does not add up.
+    """
 
     def __init__(self, config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> None:
         super().__init__(config, dataset, scenario, method)
-        self.used = 0
+        self.other = make_engine(config, dataset, scenario, method)
+        self.used = 0  # rounds in which the second engine had a way of its own
         self.difference: str | None = None  # the first one, in words
 
     def begin_task(self, task: int, weights: Tensor | None = None) -> Tensor:
@@ -66,40 +68,13 @@ class BothWays(InProcessEngine, ABC):
             self.settle(client)
         other.states = {client: dict(state) for client, state in self.states.items()}
         theirs = kept(other.ask(op, requests))
-        self.used += self.in_another_way(requests)
+        captured = isinstance(other, CudaEngine) and bool(other.replicas)
+        self.used += captured or other.vectorised.takes(requests)
         ours = kept(BaseEngine.ask(self, op, requests))  # never vectorised
         found = difference(ours, theirs)
         if found is not None and self.difference is None:
             self.difference = f"in task {self.task + 1}, round {self.round + 1}, {found}"
         yield from ours.items()
-
-    @abstractmethod
-    def in_another_way(self, requests: Mapping[int, Payload]) -> bool:
-        """Whether the second engine had a way of its own for these clients."""
-
-
-class BesideVectorised(BothWays):
-    """Beside an engine that trains all clients at once."""
-
-    def __init__(self, config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> None:
-        super().__init__(config, dataset, scenario, method)
-        self.other = InProcessEngine(config, dataset, scenario, method)
-
-    def in_another_way(self, requests: Mapping[int, Payload]) -> bool:
-        """Whether the loss terms could be stacked."""
-        return self.other.vectorised.takes(requests)
-
-
-class BesideCaptured(BothWays):
-    """Beside an engine that captures a training step and replays it."""
-
-    def __init__(self, config: Config, dataset: Dataset, scenario: Scenario, method: Method) -> None:
-        super().__init__(config, dataset, scenario, method)
-        self.other = self.cuda = CudaEngine(config, dataset, scenario, method)
-
-    def in_another_way(self, requests: Mapping[int, Payload]) -> bool:
-        """Whether the steps were captured."""
-        return bool(self.cuda.replicas)
 
 
 def kept(replies: Iterator[tuple[int, Any]]) -> dict[int, Any]:

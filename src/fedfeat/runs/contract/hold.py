@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import NoReturn
 
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
-from fedfeat.runs.contract import clients, exchanging, repeating, running, stepping, streams
+from fedfeat.runs.contract import exchanging, repeating, running, stepping, streams
 from fedfeat.runs.contract.promise import Broken, NotApplicable, Outcome, Promise
 from fedfeat.runs.contract.trial import Trial
 
@@ -16,7 +16,7 @@ THE_CONTRACT = (
     *(repeating.random, repeating.again, repeating.resumes, repeating.client_order),
     *(repeating.by_address, repeating.seeds),
     *(exchanging.sends, exchanging.own_samples, exchanging.budget, exchanging.counted, exchanging.drop_outs),
-    *(clients.odd_clients, clients.nobody),
+    *(running.odd_clients, running.nobody),
     *(streams.blurry, streams.pace, streams.domains),
     *(stepping.settings, stepping.device, stepping.vectorised, stepping.captured),
 )

@@ -9,8 +9,7 @@ import torch
 from fedfeat.config.plugins import forget
 from fedfeat.runs.contract.both_ways import AtOnce, Backwards
 from fedfeat.runs.contract.compare import difference, first_difference
-from fedfeat.runs.contract.generators import Lookout
-from fedfeat.runs.contract.memory import remembered
+from fedfeat.runs.contract.hidden import Lookout, remembered
 from fedfeat.runs.contract.promise import Broken, promise
 from fedfeat.runs.contract.trial import Interrupted, Trial, history, interrupting
 from fedfeat.runs.experiment import resume, start

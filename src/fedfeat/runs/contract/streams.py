@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.config.plugins import forget
 from fedfeat.data import DataSettings
 from fedfeat.federation.progress import Progress

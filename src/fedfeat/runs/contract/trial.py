@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from fedfeat.algorithm.method import Method
-from fedfeat.config import Config, make_config
+from fedfeat.config.config import Config, make_config
 from fedfeat.config.plugins import forget
 from fedfeat.config.presets import COMPARED
 from fedfeat.core.settings import merge
@@ -17,7 +22,6 @@ from fedfeat.data import Dataset, load_dataset
 from fedfeat.engines.factory import EngineFactory, make_engine
 from fedfeat.federation.loop import Event, Listener
 from fedfeat.federation.progress import Progress
-from fedfeat.runs.contract.generators import seeded
 from fedfeat.runs.contract.observed import Observed
 from fedfeat.runs.contract.problem import ROUNDS, toy_table, write_toy
 from fedfeat.runs.contract.source import Source
@@ -169,3 +173,18 @@ def interrupting(after: int) -> Callable[[Mapping[str, Any]], None]:
             raise Interrupted
 
     return listen
+
+
+@contextmanager
+def seeded(number: int) -> Iterator[None]:
+    """Set the generators that belong to nobody, and leave them afterwards as they were."""
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(before[0])
+        np.random.set_state(before[1])
+        random.setstate(before[2])

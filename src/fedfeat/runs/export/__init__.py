@@ -14,11 +14,10 @@ from pathlib import Path
 import torch
 
 import fedfeat
-from fedfeat.algorithm.method import OWN
+from fedfeat.algorithm.tables import OWN
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
 from fedfeat.core.files import disk_errors
-from fedfeat.runs.export.formats import FORMATS, Format
-from fedfeat.runs.export.graph import PredictionGraph
+from fedfeat.runs.export.formats import FORMATS, Format, PredictionGraph
 from fedfeat.runs.trained import Trained
 
 TOLERANCE = 1e-4  # of the largest logit: what another order of float32 sums may change
@@ -67,11 +66,11 @@ def export_model(trained: Trained, path: Path, format: str, correction: str = OW
 
 def compare(kind: Format, path: Path, trained: Trained, correction: str, graph: PredictionGraph) -> float:
     """Return the largest difference between a file's logits and ours, over batches of several sizes."""
-    worst = 0.0
+    worst, predict = 0.0, kind.load(path)
     for size in BATCHES:
         images = graph.example(size)
         ours = trained.predict(images, correction)
-        logits, probabilities = kind.run(path, images)
+        logits, probabilities = predict(images)
         if logits.shape != ours.logits.shape:
             return float("inf")
         scale = ours.logits.abs().max().clamp(min=1e-6)

@@ -3,36 +3,69 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedfeat.core.errors import MissingExtra
-from fedfeat.runs.export.graph import INPUT, OUTPUTS, PredictionGraph
+from fedfeat.models import Network, PretrainedBackbone
+from fedfeat.runs.trained import Trained
+
+INPUT = "images"
+OUTPUTS = ("logits", "probabilities")
+
+
+class PredictionGraph(nn.Module):
+    """Normalisation, network and correction in one module: uint8 [N, H, W, C] to logits and probabilities [N, C]."""
+
+    def __init__(self, trained: Trained, correction: str) -> None:
+        super().__init__()
+        self.network = _independent(trained.network)
+        self.trained = replace(trained, network=self.network)
+        self.prediction = trained.correction(correction)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits and their softmax."""
+        logits = self.trained.logits(images, self.prediction)
+        return logits, logits.softmax(dim=1)
+
+    def example(self, count: int) -> Tensor:
+        """Return images to trace and to check with: coarse patches, noise, and all black and all white ones."""
+        height, width, channels = self.trained.image_shape
+        generator = torch.Generator().manual_seed(count)
+        coarse = torch.randint(0, 256, (count, channels, 4, 4), generator=generator, dtype=torch.uint8).float()
+        patches = nn.functional.interpolate(coarse, (height, width), mode="bilinear").permute(0, 2, 3, 1)
+        noise = torch.randint(-40, 41, patches.shape, generator=generator)
+        images = (patches + noise).clamp(0, 255)
+        if count >= 3:
+            images[0], images[1] = 0, 255
+        return images.to(torch.uint8)
+
+
+def _independent(network: Network) -> Network:
+    """Return a copy whose tensors are not views into one vector, which files would store in full for each.
+
+    Adapters become part of the layers that they sit on.
+    """
+    twin = copy.deepcopy(network)
+    if isinstance(twin.backbone, PretrainedBackbone):
+        twin.backbone = twin.backbone.merged()
+    for tensor in (*twin.parameters(), *twin.buffers()):
+        tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
+    return twin
+
 
 METADATA = "fedfeat.json"  # the entry of a TorchScript file
-
-
-class Format(Protocol):
-    """A kind of file and its runtime."""
-
-    suffix: str
-
-    def write(self, graph: PredictionGraph, path: Path, metadata: Mapping[str, str]) -> None:
-        """Write one file."""
-
-    def run(self, path: Path, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the file on uint8 images and return logits and probabilities."""
-
-    def metadata(self, path: Path) -> dict[str, str]:
-        """Read back what was said about the model."""
+Predict = Callable[[Tensor], tuple[Tensor, Tensor]]  # images -> logits and probabilities
 
 
 class Onnx:
@@ -57,11 +90,15 @@ class Onnx:
         program.model.metadata_props.update(metadata)
         program.save(str(path), external_data=False)
 
-    def run(self, path: Path, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Run on the CPU."""
-        outputs = self._session(path).run(list(OUTPUTS), {INPUT: images.numpy()})
-        logits, probabilities = (torch.from_numpy(o) for o in outputs)
-        return logits, probabilities
+    def load(self, path: Path) -> Predict:
+        """Return the file as a function on the CPU."""
+        session = self._session(path)
+
+        def predict(images: Tensor) -> tuple[Tensor, Tensor]:
+            logits, probabilities = session.run(list(OUTPUTS), {INPUT: images.numpy()})
+            return torch.from_numpy(logits), torch.from_numpy(probabilities)
+
+        return predict
 
     def metadata(self, path: Path) -> dict[str, str]:
         """Read the model's properties."""
@@ -84,12 +121,11 @@ class TorchScript:
             traced = torch.jit.trace(graph, (graph.example(3),))  # type: ignore[no-untyped-call]
             torch.jit.save(traced, str(path), _extra_files={METADATA: json.dumps(dict(metadata))})
 
-    def run(self, path: Path, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Run on the CPU."""
-        with _quiet(), torch.no_grad():
-            module = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
-            logits, probabilities = module(images)
-        return logits, probabilities
+    def load(self, path: Path) -> Predict:
+        """Return the file as a function on the CPU."""
+        with _quiet():
+            module: Predict = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
+        return torch.no_grad()(module)
 
     def metadata(self, path: Path) -> dict[str, str]:
         """Read the archive's entry."""
@@ -100,6 +136,7 @@ class TorchScript:
         return found
 
 
+Format = Onnx | TorchScript
 FORMATS: dict[str, Format] = {"onnx": Onnx(), "torchscript": TorchScript()}
 
 

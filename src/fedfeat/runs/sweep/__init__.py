@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.runs.identity import folder_names
 from fedfeat.runs.sweep.local import in_turn, processes
 from fedfeat.runs.sweep.planned import Event, Planned, RunOutcome, RunPool, Watch, stored

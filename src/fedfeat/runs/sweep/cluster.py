@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import FedfeatError, MissingExtra
 from fedfeat.core.files import write_atomically
 from fedfeat.runs.folder import PLUGINS

@@ -9,8 +9,7 @@ from typing import Any
 
 from pydantic import Field, field_validator
 
-from fedfeat.config import Config, make_config
-from fedfeat.config.config import Table, check_table, nested, parse_config, read_toml, with_plugins
+from fedfeat.config.config import Config, Table, check_table, make_config, nested, parse_config, read_toml, with_plugins
 from fedfeat.config.presets import PRESETS
 from fedfeat.config.recipes import with_recipe
 from fedfeat.core.errors import ConfigError, nearest

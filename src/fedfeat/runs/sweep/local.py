@@ -21,7 +21,7 @@ from typing import IO, Any, cast
 
 import torch
 
-from fedfeat.config import make_config
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.sweep.planned import Event, Planned, RunOutcome, RunPool, Watch, attempt
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import CheckpointError, ConfigError, DataError, FedfeatError, TrainingDiverged
 from fedfeat.core.files import write_atomically
 from fedfeat.core.lock import lock_folder

@@ -8,9 +8,9 @@ import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.errors import MissingExtra
 from fedfeat.core.settings import flatten
 
@@ -29,16 +29,6 @@ class TrackedRun:
     id: str  # the same before and after a resume
     first_step: int  # rounds that were done before, when the run is resumed
     resumed: bool
-
-
-class Tracker(Protocol):
-    """A tracker that numbers are copied to."""
-
-    def log(self, step: int, values: Scalars) -> None:
-        """Copy the numbers of one event."""
-
-    def close(self, finished: bool) -> None:
-        """Write out what is left; ``finished`` is whether the run reached its end."""
 
 
 class TensorBoard:
@@ -143,6 +133,9 @@ class MLflow:
     def _experiment(self) -> str:
         known = self.client.get_experiment_by_name(EXPERIMENT)
         return str(known.experiment_id if known else self.client.create_experiment(EXPERIMENT))
+
+
+Tracker = TensorBoard | WeightsAndBiases | MLflow
 
 
 def tracking_uri(where: str) -> str:

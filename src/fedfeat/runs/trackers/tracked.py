@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fedfeat.config import Config
+from fedfeat.config.config import Config
 from fedfeat.core.files import write_json
 from fedfeat.runs.trackers.backends import MLflow, Scalars, TensorBoard, TrackedRun, Tracker, WeightsAndBiases
 

@@ -1,11 +1,12 @@
-"""What parts of a method remember in places that no checkpoint knows: attributes, closures, variables of a module."""
+"""What no checkpoint knows: variables that change while a method runs, and generators that a whole process shares."""
 
 from __future__ import annotations
 
 import inspect
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.algorithm.method import Method
-from fedfeat.runs.contract.source import Source
+from fedfeat.runs.contract.source import Source, place
 from fedfeat.runs.contract.trial import Trial
 
 
@@ -66,3 +67,47 @@ def _fingerprint(value: Any) -> Any:
     if isinstance(value, random.Random):
         return value.getstate()
     return value if isinstance(value, int | float | str | None) else id(value)
+
+
+def where_they_stand() -> tuple[Any, ...]:
+    """Return the states of these generators, to be compared."""
+    legacy: Any = np.random.get_state(legacy=False)
+    return (
+        torch.get_rng_state().numpy().tobytes(),
+        legacy["state"]["pos"],
+        legacy["state"]["key"].tobytes(),
+        random.getstate(),
+    )
+
+
+class Lookout:
+    """Runs something line by line and notes the first line of the author's files that moves a generator."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.states = where_they_stand()
+        self.line: str | None = None  # the author's line at work
+        self.culprit: str | None = None
+
+    def watch(self, work: Callable[[], object]) -> str | None:
+        """Return that line, or None if the author's files do not move any."""
+        earlier = sys.gettrace()
+        sys.settrace(self._call)
+        try:
+            work()
+        finally:
+            sys.settrace(earlier)
+        return self.culprit
+
+    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        return self._look if frame.f_code.co_filename in self.source else None
+
+    def _look(self, frame: FrameType, event: str, arg: Any) -> Any:
+        now = where_they_stand()
+        if now != self.states:
+            self.culprit = self.culprit or self.line
+            self.states = now
+        back = frame.f_back
+        at = back if event == "return" and back is not None else frame
+        self.line = place(at.f_code.co_filename, at.f_lineno) if at.f_code.co_filename in self.source else None
+        return self._look
