@@ -64,7 +64,7 @@ def in_words(cells: Sequence[CellFigures]) -> str:
     """Say in how many cells ours and the recipe were run, and how they compare with the published FEAT_F."""
     compared = {
         "Our FEAT_F": [(c.ours, c.published) for c in cells],
-        f"Our recipe `{recommended.METHOD}`": [(c.recipe, c.published) for c in cells],
+        f"Our recipe `{recommended.NAME}`": [(c.recipe, c.published) for c in cells],
     }
     return " ".join(f"{name} {_compared(pairs)}." for name, pairs in compared.items())
 

@@ -10,13 +10,12 @@ from fedfeat.config.presets import Cell
 from fedfeat.config.recipes import RECIPES
 from fedfeat.core.files import write_atomically
 from fedfeat.core.settings import flatten
-from fedfeat.methods import canonical
 from fedfeat.report.tables import markdown_table
 from fedfeat_reproduction.choices import cell_of, changes_in
+from fedfeat_reproduction.recommended import METHOD, NAME
 from fedfeat_reproduction.records import Record
 from fedfeat_reproduction.results import SeedMean
 
-NAME = "fedfeat"  # of the composition and of its recipe
 PARTS = {"balanced", "distil"}  # a run with one of them belongs here
 NONE_YET = "No run yet.\n"
 Changes = tuple[tuple[str, Any], ...]
@@ -69,7 +68,7 @@ def _changes(kept: Record, cell: Cell) -> Changes:
 
 def _order(row: tuple[str, Changes]) -> tuple[bool, int, str, str]:
     method, changes = row
-    return method != canonical(NAME), len(changes), method, str(changes)
+    return method != METHOD, len(changes), method, str(changes)
 
 
 def _told(changes: Changes) -> str:

@@ -1,6 +1,9 @@
-"""The recipe of ours that we recommend: its method and settings are named here and nowhere else."""
+"""The composition that we recommend, and the settings it is recommended with: they are named here and nowhere else."""
 
 from __future__ import annotations
 
-METHOD = "replay+etf+balanced+distil"
-SETTINGS: tuple[str, ...] = ("train.weight_decay=0.0005",)  # beyond those of a cell, as KEY=VALUE; or recipe="NAME"
+from fedfeat.config.presets import COMPOSITIONS
+
+NAME = "fedfeat"  # of the composition and of its recipe
+METHOD = COMPOSITIONS[NAME]
+SETTINGS: tuple[str, ...] = (f'recipe="{NAME}"',)  # beyond those of a cell, as KEY=VALUE

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fedfeat.config.config import plugins
+from fedfeat.config import plugins
 from fedfeat.methods import PARTS
 
 

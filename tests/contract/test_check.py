@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from fedfeat.cli import app
-from fedfeat.config.config import plugins
+from fedfeat.config import plugins
 from fedfeat.methods import PARTS
 from fedfeat.runs.contract.hold import PROMISES, keep
 from fedfeat.runs.contract.promise import Broken

@@ -55,11 +55,11 @@ def test_wins_losses_and_distances_are_counted(records: list[Record]) -> None:
     )
     published = {c.cell: c.published.mean for c in figures_by_cell(RecordIndex([]))}
     mean = (25.0 - published[TINY] + 60.0 - 70.19) / 2
-    assert f"`{recommended.METHOD}` was run in 2 of 24 cells: above the published FEAT_F in 1, below in 1" in told
+    assert f"`{recommended.NAME}` was run in 2 of 24 cells: above the published FEAT_F in 1, below in 1" in told
     assert f"{mean:+.1f} points in the mean" in told
     nothing = in_words(figures_by_cell(RecordIndex([])))
     assert nothing == (
-        f"Our FEAT_F was run in 0 of 24 cells. Our recipe `{recommended.METHOD}` was run in 0 of 24 cells."
+        f"Our FEAT_F was run in 0 of 24 cells. Our recipe `{recommended.NAME}` was run in 0 of 24 cells."
     )
 
 

@@ -38,7 +38,7 @@ RECIPE_LOOK: Mapping[str, Any] = {
     "ms": 3.4,
 }
 TICKS = (5, 10, 20, 50, 100)  # gigabytes
-RECIPE_NAME = f"our recipe ({recommended.METHOD})"
+RECIPE_NAME = f"our recipe ({recommended.NAME})"
 
 
 def draw_overview(index: RecordIndex, folder: Path) -> list[Path]:
