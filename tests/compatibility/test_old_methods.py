@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedfeat import api
-from fedfeat.config.config import make_config, old_names, plugins
+from fedfeat.config import old_names, plugins
+from fedfeat.config.config import make_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.methods import PARTS
 from fedfeat.runs.experiment import start

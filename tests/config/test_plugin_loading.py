@@ -12,7 +12,8 @@ import pytest
 import tomli_w
 
 from fedfeat import cli
-from fedfeat.config.config import load_config, make_config, plugins
+from fedfeat.config import plugins
+from fedfeat.config.config import load_config, make_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.methods import PARTS, all_methods
 from toy import toy_table

@@ -15,7 +15,7 @@ from fedfeat.core.errors import ConfigError
 from fedfeat.engines.cuda.simulated import simulated_gpu
 from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods, compose
-from fedfeat.runs.contract.both_ways import BesideCaptured, BesideVectorised, BothWays
+from fedfeat.runs.contract.both_ways import BothWays
 from fedfeat.runs.experiment import Experiment, start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.trained import load_trained
@@ -75,20 +75,20 @@ def test_where_tasks_bring_domains_no_class_is_old(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [BesideVectorised, BesideCaptured])
+@pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("stream", ["blurry", "domains"])
-def test_stacked_and_captured_steps_follow_too(stream: str, kind: type[BothWays], tmp_path: Path) -> None:
+def test_stacked_and_captured_steps_follow_too(stream: str, captured: bool, tmp_path: Path) -> None:
     changes = (
         DOMAINS
         if stream == "domains"
         else {"scenario": {"blurry": 0.3}, "data": {"path": str(write_toy(tmp_path / "t.npz"))}}
     )
-    captured = {"name": "cuda", "device": "cuda", "kernels": "torch", "vectorised": 1}
-    own = captured if kind is BesideCaptured else {"vectorised": 50}
+    cuda = {"name": "cuda", "device": "cuda", "kernels": "torch", "vectorised": 1}
+    own = cuda if captured else {"vectorised": 50}
     train = {"rounds": 1, "local_epochs": 1, **changes.get("train", {})}
-    with simulated_gpu() if kind is BesideCaptured and not torch.cuda.is_available() else nullcontext():
+    with simulated_gpu() if captured and not torch.cuda.is_available() else nullcontext():
         config = toy_config("fedcbdr+etf+balanced+distil", **{**changes, "train": train, "engine": own})
-        experiment = Experiment(config, engine=kind)
+        experiment = Experiment(config, engine=BothWays)
         experiment.run(experiment.new_folder(tmp_path / "run"), Progress(), ())
     assert isinstance(experiment.engine, BothWays)
     assert experiment.engine.used == config.scenario.tasks

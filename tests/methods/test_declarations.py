@@ -22,6 +22,7 @@ ORDINARY = {
     "quota": "of a disk",
     "right": "a side of a column, or not wrong",
     "etf": "a classifier's geometry, in the purposes of its random draws",
+    "balanced": "a split of EMNIST",
     "calibrate": "an option of the reproduction's command",
 }
 # Modules that belong to a method outside its folder.

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from sweep_toys import MakeConfig
 
-from fedfeat.config.config import Config, make_config, plugins
+from fedfeat.config import plugins
+from fedfeat.config.config import Config, make_config
 from fedfeat.methods import PARTS
 from toy import toy_table, write_toy
 

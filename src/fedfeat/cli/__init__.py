@@ -134,10 +134,11 @@ def _version(
 
 def _tell_of_data() -> None:
     """Print what decoding a large data set needs, before it begins."""
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: print(record.getMessage(), file=sys.stderr)  # type: ignore[method-assign]
     log = logging.getLogger("fedfeat.data")
-    log.addHandler(logging.StreamHandler())
+    log.handlers[:] = [handler]
     log.setLevel(logging.INFO)
-    log.propagate = False
 
 
 def main() -> None:

@@ -10,7 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from fedfeat.config.config import Table, plugins
+from fedfeat.config import plugins
+from fedfeat.config.config import Table
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
 from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.messages import PROTOCOL, Header, config_to_send
