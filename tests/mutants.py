@@ -220,8 +220,8 @@ FAULTS = (
     ),
     Fault(
         "a class missing in the confusion table",
-        "(images.labels < seen.num_classes).nonzero()",
-        "(images.labels < seen.num_classes - 1).nonzero()",
+        "(rows < shape[0]).nonzero()",
+        "(rows < shape[0] - 1).nonzero()",
         (CONTRACT + "runs-finetune]",),
     ),
     Fault(
@@ -232,8 +232,8 @@ FAULTS = (
     ),
     Fault(
         "traffic to the server not counted",
-        'self.traffic.add("up", op, reply)',
-        "pass",
+        'self.traffic.add("up", op, reply)\n            yield',
+        "yield",
         (CONTRACT + "bytes-fedcbdr+feat]",),
     ),
     Fault(

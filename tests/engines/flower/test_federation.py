@@ -106,6 +106,7 @@ def test_stock_clients_give_the_same_bytes(federation: Federation, tmp_path: Pat
         def online() -> set[int]:
             return {node.id for node in control.nodes() if node.online}
 
+        eventually(lambda: len(online()) == len(clients), what="two residents")
         residents = online()
         with start_client(server, folder, 2, stock=True):
             result, _ = run_both_ways(toy(folder, "fedlwf", 3, rounds=1), server, tmp_path)

@@ -67,8 +67,10 @@ def run(tmp_path, cache, *, method=METHOD, clip2fl=None, **changes):
 @pytest.mark.slow
 def test_it_keeps_the_contract_of_all_methods(cache, tmp_path):
     path = cache.with_name("npz.safetensors")
+    # Its teacher knows the images of the toy problem alone, not the digits in their domains.
+    others = ("learns", "vectorised", "captured", "domains")
     for outcome in hold(Trial(METHOD, tmp_path / "quick", tables={"clip2fl": table(path)})):
-        assert outcome.verdict == "kept" or outcome.promise.name in ("learns", "vectorised", "captured"), outcome
+        assert outcome.verdict == "kept" or outcome.promise.name in others, outcome
     keep(PROMISES["learns"], Trial(METHOD, tmp_path / "learns", tables={"clip2fl": table(path, **LEARNS)}))
 
 
