@@ -32,7 +32,7 @@ CONFIG = ROOT / "configs" / "digits.toml"
 KEPT = ROOT / "results" / "quick" / "scenarios.json"
 PAGE = ROOT / "docs" / "scenarios.md"
 PICTURES = ROOT / "docs" / "images"
-METHODS = ("fedcbdr+feat", "replay+etf+balanced+distil", "finetune")
+METHODS = ("fedcbdr+feat", "fedcbdr+etf+balanced+distil", "finetune")
 SEEDS = (0, 1, 2)
 COMMON = ("fedcbdr.mode=paper",)  # the mode of the file shares the budget by new class, which blurry and lag exclude
 STREAMS: Mapping[str, tuple[str, ...]] = {
