@@ -94,3 +94,11 @@ def test_a_damaged_end_is_not_offered(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="damaged"):
         roll_back(folder, "2:end")
     assert json.loads((folder / "result.json").read_text())["seed"] is not None
+
+
+def test_a_federation_with_masked_sums_cannot_repeat_a_round(tmp_path: Path) -> None:
+    masked = {"engine": {"name": "flower"}, "privacy": {"secure_aggregation": True}}
+    config = toy_config("replay+feat", data={"path": str(write_toy(tmp_path / "toy.npz"))}, **masked)
+    RunFolder.create(tmp_path / "run", config, {})
+    with pytest.raises(CheckpointError, match="one masked sum only"):
+        roll_back(tmp_path / "run", "1:end")

@@ -17,6 +17,12 @@ def roll_back(path: Path, to: str) -> Rollback:
     """Take a run back to a place that is kept; what it did afterwards is gone, and is repeated by a resume."""
     task, rounds = read_place(to)
     folder = RunFolder.open(path)
+    config = folder.config()
+    if config.engine.name == "flower" and config.privacy.secure_aggregation:
+        raise CheckpointError(
+            f"{path}: clients put a reply into one masked sum only (privacy.secure_aggregation), so no round of this "
+            "federation can be repeated; start another run"
+        )
     with lock_folder(path):
         remove_leftovers(path)
         kept = folder.checkpoints.kept()
