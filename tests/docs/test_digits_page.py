@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
-from documents import ROOT
+
+import digits_page as writer
 
 
-@pytest.fixture
-def writer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("digits_page", ROOT / "benchmarks" / "digits_page.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_page_shows_what_was_kept(writer: ModuleType) -> None:
+def test_the_page_shows_what_was_kept() -> None:
     page = writer.PAGE.read_text()
     assert writer.rendered(page) == page, "run: python benchmarks/digits_page.py"
 
 
-def test_another_figure_changes_the_page_and_nothing_around_it(
-    writer: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_another_figure_changes_the_page_and_nothing_around_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(
         "method,seeds,images_per_second_mean," + ",".join(writer.COLUMNS[2:]) + "\nmine,0 1,9,50,1,40,2,60,3,7,4\n"
     )

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 
-from documents import ROOT
+import scenarios as writer
 
 
 def test_the_page_shows_what_was_kept_and_who_refuses() -> None:
-    spec = importlib.util.spec_from_file_location("scenarios", ROOT / "benchmarks" / "scenarios.py")
-    assert spec is not None
-    assert spec.loader is not None
-    writer = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(writer)
     page, runs = writer.PAGE.read_text(), json.loads(writer.KEPT.read_text())
     assert writer.rendered(page, runs) == page, "run: python benchmarks/scenarios.py --kept"
     assert {stream: {len(seeds) for seeds in methods.values()} for stream, methods in runs.items()} == {
