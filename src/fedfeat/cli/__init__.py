@@ -63,7 +63,7 @@ COMMANDS = {
     ),
     "keys": (
         "keys:keys",
-        "Make a certificate authority, a server certificate and a key per client, and say what goes where.",
+        "Make keys of clients, a certificate authority and a server certificate; revoke or renew keys.",
     ),
     "new": ("author:new", "Write a method of your own to start from."),
     "check": ("author:check", "Hold a method of your own to the contract, and say what fails and where."),

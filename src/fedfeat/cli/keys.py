@@ -26,7 +26,7 @@ def keys(
     revoke: Annotated[bool, typer.Option("--revoke", help="refuse the keys of --clients from now on")] = False,
     reason: Annotated[str, typer.Option(help="why keys are revoked; the clients are told")] = "",
 ) -> None:
-    """Make a certificate authority, a server certificate and a key per client, and say what goes where."""
+    """Make keys of clients, a certificate authority and a server certificate; revoke or renew keys."""
     try:
         from fedfeat.engines.flower import client_keys
         from fedfeat.engines.flower import keys as make
