@@ -30,7 +30,7 @@ class Replica:
         self.images = engine.train_images
         self.stream = torch.cuda.Stream(engine.device, priority=priority)  # type: ignore[no-untyped-call]
         self.network = network
-        self.frozen = FrozenNetworks(engine.new_network, engine.scenario)
+        self.frozen = FrozenNetworks(lambda: arithmetic.prepare(engine.new_network()), engine.scenario)
         self.seen = engine.seen
         self.terms = engine.method.active_terms(engine.task)
         self.model = FlatModel(network)
