@@ -5,9 +5,10 @@ With ``--processor-time`` a run ends with the processor time of each folder.
 """
 
 import gc
+import logging
 import os
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -40,6 +41,15 @@ def pytest_runtest_setup() -> None:
 
 def pytest_unconfigure() -> None:
     gc.unfreeze()  # libraries that count what is left at the end would complain
+
+
+@pytest.fixture(autouse=True)
+def log_as_before() -> Iterator[None]:
+    """Take back what a program that ran in this process set for its log: later tests read the log themselves."""
+    logger = logging.getLogger("fedfeat")
+    before = logger.level, logger.propagate, list(logger.handlers)
+    yield
+    logger.level, logger.propagate, logger.handlers = before
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -45,8 +45,8 @@ def main() -> None:
     while True:
         try:
             resident.stay(client, settings["server"], Path(settings["ca"]), Path(settings["key"]))
-        except SystemExit:
-            print("not let in", flush=True)
+        except (SystemExit, Exception) as error:  # not let in, or the server is not there yet
+            print(f"{type(error).__name__}: {error}", flush=True)
         time.sleep(1.0)
 
 

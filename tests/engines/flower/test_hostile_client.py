@@ -109,14 +109,11 @@ FORGED = "ok\n2026-01-01 00:00:00 WARNING all is well\r\x1b[2J\u202e" + 3_000_00
 
 
 @pytest.fixture
-def server_log(tmp_path: Path) -> Iterator[Path]:
+def server_log(tmp_path: Path) -> Path:
     """The server's log as its process writes it."""
-    logger = logging.getLogger("fedfeat")
-    kept, logger.handlers = logger.handlers, []
+    logging.getLogger("fedfeat").handlers = []
     show_log(dates=True, file=tmp_path / "server.log")
-    yield tmp_path / "server.log"
-    logger.handlers = kept
-    logger.propagate = True
+    return tmp_path / "server.log"
 
 
 @pytest.mark.parametrize("where", ["failed", "entry", "hello", "refused", "classes", "error", "unreadable"])
