@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from fedfeat.algorithm.losses import soft_cross_entropy
 from fedfeat.core.errors import ConfigError
 from fedfeat.methods.balanced import LOG_PRIOR, BalancedSettings, ClassFrequencies, log_frequencies
-from fedfeat.methods.distil import DistilSettings, kl_to_teacher
+from fedfeat.methods.distil import DistilSettings, cosine_distance, kl_to_teacher
 from fedfeat.runs.experiment import Experiment
 from toy import toy_config, toy_dataset
 from toy_runs import extra_traffic, run_toy
@@ -95,6 +95,20 @@ def test_distillation_by_hand():
     teacher, student = torch.tensor([[2 * math.log(3.0), 0.0]]), torch.zeros(1, 2)
     expected = 0.75 * math.log(1.5) + 0.25 * math.log(0.5)
     assert float(kl_to_teacher(student, teacher, 2.0)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_distance_of_features_is_of_their_directions():
+    """60 degrees apart, and the same direction at another length."""
+    teacher, student = torch.tensor([[2.0, 0.0], [1.0, 1.0]]), torch.tensor([[0.5, 0.5 * math.sqrt(3)], [3.0, 3.0]])
+    assert float(cosine_distance(student, teacher)) == pytest.approx((0.5 + 0.0) / 2, abs=1e-6)
+
+
+def test_features_are_taught_on_request_from_the_second_task_on():
+    engine, client, request = second_task("replay+distil", distil={"features": 0.5})
+    assert [t.name for t in engine.method.active_terms(0)] == ["ce"]
+    assert engine.ops["train"](client, request)["loss.distil_features"] > 0
+    engine, client, request = second_task("replay+distil")
+    assert "loss.distil_features" not in engine.ops["train"](client, request)
 
 
 def test_the_weight_follows_the_share_of_old_classes():

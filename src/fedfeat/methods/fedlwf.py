@@ -35,7 +35,7 @@ from fedfeat.algorithm.step import LossTerm, Step
 from fedfeat.core.payload import Payload
 from fedfeat.core.settings import Settings, setting
 
-TEACHER_LOGITS = "teacher_logits"
+TEACHER_LOGITS, TEACHER_FEATURES = "teacher_logits", "teacher_features"
 
 
 class FedLwFSettings(Settings):
@@ -72,13 +72,14 @@ class PreviousModel(Reference):
     alike = True
 
     def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
-        """Return the teacher's view of a batch: its logits of the classes that it knew."""
+        """Return the teacher's view of a batch: its features, and its logits of the classes that it knew."""
         if client.task == 0:
             return None
         teacher = client.frozen("teacher", client.shared["previous_model"], client.task - 1)
 
         @torch.no_grad()
         def teach(images: Tensor) -> dict[str, Tensor]:
-            return {TEACHER_LOGITS: teacher(images).logits}
+            features, logits = teacher(images)
+            return {TEACHER_FEATURES: features, TEACHER_LOGITS: logits}
 
         return Capturable(teach)
