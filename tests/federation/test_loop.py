@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import fedfeat.federation.loop
-from fedfeat.federation.average import average
+from fedfeat.federation.average import average, with_momentum
 from fedfeat.federation.progress import Progress
-from fedfeat.runs.experiment import Experiment
+from fedfeat.runs.experiment import Experiment, resume, start
 from fedfeat.runs.folder import RunFolder
-from toy import toy_config, toy_dataset
+from toy import toy_config, toy_dataset, untimed, write_toy
 
 
 class Run(NamedTuple):
@@ -96,6 +96,38 @@ def test_a_task_can_end_with_the_mean_of_its_last_models(
     _, progress, result = run(tmp_path / "run", train=train, scenario={"tasks": 2})
     torch.testing.assert_close(progress.weights, torch.stack(models[5:][-joined:]).mean(dim=0))
     assert progress.numbers == result["numbers"] == events(tmp_path / "run", "round")[-1]["numbers"]
+
+
+def test_the_server_has_momentum_within_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: with a momentum of 1/2 and steps 4, -1 the server moves by 4, then by 4 / 2 - 1."""
+    first = with_momentum(torch.tensor([1.0, 9.0]), torch.tensor([5.0, 7.0]), None, momentum=0.5, num_trainable=1)
+    second = with_momentum(first[0], torch.tensor([4.0, 6.0]), first[1], momentum=0.5, num_trainable=1)
+    assert (first[0].tolist(), second[0].tolist()) == ([5.0, 7.0], [6.0, 6.0])
+    averages: list[torch.Tensor] = []
+
+    def told(*args: Any) -> Any:
+        result = average(*args)
+        averages.append(result.weights.clone())
+        return result
+
+    monkeypatch.setattr(fedfeat.federation.loop, "average", told)
+    train = {"rounds": 2, "server_momentum": 0.5}
+    _, progress, _ = run(tmp_path / "run", train=train, scenario={"tasks": 2})
+    assert not torch.equal(progress.weights, averages[-1])
+    assert progress.tensors == {}, "a velocity ends with its task"
+
+
+def test_a_run_with_momentum_resumes_with_the_same_bytes(tmp_path: Path) -> None:
+    data = {"path": str(write_toy(tmp_path / "toy.npz"))}
+    config = toy_config("replay", data=data, train={"rounds": 3, "server_momentum": 0.5}, scenario={"tasks": 2})
+
+    def stop(event: dict[str, Any]) -> None:
+        if event["event"] == "round" and (event["task"], event["round"]) == (2, 2):
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        start(config, tmp_path / "cut", (stop,))
+    assert untimed(resume(tmp_path / "cut")) == untimed(start(config, tmp_path / "whole"))
 
 
 def test_a_round_with_fewer_replies_is_not_the_better_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

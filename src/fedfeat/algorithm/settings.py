@@ -36,6 +36,9 @@ class TrainSettings(Settings):
     aggregation: Literal["uniform", "samples"] = Field(
         "uniform", description="weight of a client in the average: equal, or by its number of samples"
     )
+    server_momentum: float = Field(
+        0.0, ge=0, lt=1, description="momentum of the server over the rounds of a task (FedAvgM); 0 takes the average"
+    )
     robust: Literal["none", "median", "trimmed_mean", "krum", "multi_krum", "norm_bounding"] = Field(
         "none", description="rule against clients that do harm, for every number that the server joins"
     )

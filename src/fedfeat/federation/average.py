@@ -47,6 +47,19 @@ def average(replies: Iterable[tuple[int, Payload]], how: Literal["uniform", "sam
     return Average(None if total is None else total.div_(mass), kept, samples)
 
 
+def with_momentum(
+    before: Tensor, average: Tensor, velocity: Tensor | None, *, momentum: float, num_trainable: int
+) -> tuple[Tensor, Tensor]:
+    """Return the server's next model and its velocity: ``v <- momentum * v + (average - before)``.
+
+    FedAvgM (Hsu et al., 2019). Only what is trained has a velocity; BatchNorm's running statistics are averaged.
+    """
+    start = before[:num_trainable].to(average)
+    step = average[:num_trainable] - start
+    velocity = step if velocity is None else momentum * velocity.to(average) + step
+    return torch.cat([start + velocity, average[num_trainable:]]), velocity
+
+
 def fault_of(result: Average) -> str | None:
     """Return which loss of which client is not finite, or that the average is not; None if training goes well."""
     for client, reply in sorted(result.replies.items()):

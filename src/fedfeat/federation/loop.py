@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedfeat.algorithm.engine import Engine
 from fedfeat.algorithm.method import Method
@@ -20,7 +21,15 @@ from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.config.config import Config
 from fedfeat.core.errors import TrainingDiverged
 from fedfeat.core.payload import SHARED, Payload, number_of
-from fedfeat.federation.average import Average, average, client_losses, fault_of, fault_of_state, mean_losses
+from fedfeat.federation.average import (
+    Average,
+    average,
+    client_losses,
+    fault_of,
+    fault_of_state,
+    mean_losses,
+    with_momentum,
+)
 from fedfeat.federation.evaluation import gather_tables
 from fedfeat.federation.exchange import Exchange, ExchangeOutcome
 from fedfeat.federation.metrics import after_task
@@ -32,7 +41,7 @@ from fedfeat.scenario import Scenario
 Event = dict[str, Any]
 Listener = Callable[[Event], None]
 Saver = Callable[[Progress], bool]  # says whether it wrote a checkpoint
-PREVIOUS_MODEL = "previous_model"
+PREVIOUS_MODEL, VELOCITY = "previous_model", "server_velocity"
 log = logging.getLogger("fedfeat.server")
 
 
@@ -220,7 +229,7 @@ class Federation:
             if best:
                 now.best_loss, now.best_weights, now.best_numbers = loss, now.weights, dict(now.numbers)
         if result.weights is not None:
-            now.weights = result.weights
+            now.weights = self._moved(result.weights)
         for statistic in self.method.statistics:
             now.numbers.update(statistic.reduce(replies))
         if best and now.round == 0:
@@ -228,6 +237,20 @@ class Federation:
         for step in self.method.server_steps:
             step.after_round(self._server(), result.replies)
         self._join_last_rounds()
+
+    def _moved(self, average: Tensor) -> Tensor:
+        """Return the model that follows an average; with momentum it goes on in the direction of earlier rounds."""
+        now, momentum = self.progress, self.config.train.server_momentum
+        if not momentum:
+            return average
+        weights, now.tensors[VELOCITY] = with_momentum(
+            now.weights,
+            average,
+            now.tensors.get(VELOCITY),
+            momentum=momentum,
+            num_trainable=self.engine.model.num_trainable,
+        )
+        return weights
 
     def _join_last_rounds(self) -> None:
         """Take this round's model, running statistics included, into the mean of the task's last ones."""
@@ -255,6 +278,7 @@ class Federation:
         )
 
     def _choose_model(self) -> None:
+        self.progress.tensors.pop(VELOCITY, None)
         if self.progress.best_weights is not None:
             self.progress.weights = self.progress.best_weights
             self.progress.numbers = dict(self.progress.best_numbers)
