@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -86,7 +87,6 @@ class Stack:
         self.samples = torch.ones(size, dtype=torch.long, device=device)
         self.cursor = torch.zeros(size, dtype=torch.long, device=device)
         self.sums = torch.zeros(size, self.train.local_epochs, len(terms), device=device)
-        self.places = torch.arange(size, device=device)
         self.references: list[Capturable] = []  # each with the tensors of all rows, side by side
 
     def bind(self, parts: Sequence[ActiveParts]) -> None:
@@ -101,16 +101,11 @@ class Stack:
             for place, tensors in zip(self.references[number].tensors, stacked, strict=True):
                 place[: len(rows)] = tensors
 
-    def take(self, size: int, members: Tensor) -> None:
-        """Let the clients in the rows ``members`` train on their next ``size`` samples."""
-        self.step(size, members, whole=False)
+    def take(self, size: int, members: Tensor, *, whole: bool) -> None:
+        """Let the clients in the rows ``members`` train on their next ``size`` samples.
 
-    def take_all(self, size: int, count: int) -> None:
-        """Let the clients in the first ``count`` rows train on their next ``size`` samples."""
-        self.step(size, self.places[:count], whole=True)
-
-    def step(self, size: int, members: Tensor, *, whole: bool) -> None:
-        """Do one step; ``whole`` says that the members are the first rows, which then need not be copied."""
+        :param whole: the members are the first rows in their order, which then need not be copied.
+        """
         count = len(members)
         vectors = self.vectors[:count] if whole else self.vectors[members]
         velocity = self.velocity[:count] if whole else self.velocity[members]
@@ -215,7 +210,7 @@ class Stack:
 
         self.vectors[:] = self.model.vector
         leaves, running = self._entries(self.vectors[:2])
-        members = self.places[:2]
+        members = torch.arange(2, device=self.engine.device)
         images, labels = self._batches(size, members)
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             self._losses({**leaves, **running}, images, labels, self._referred(members, images))
@@ -236,36 +231,26 @@ class CapturedStack(Stack):
         self.members: dict[Key, Tensor] = {}
         self.graphs: dict[Key, torch.cuda.CUDAGraph] = {}
 
-    def take(self, size: int, members: Tensor) -> None:
+    def take(self, size: int, members: Tensor, *, whole: bool) -> None:
         """Let some clients train on their next ``size`` samples."""
-        places = padded(len(members), self.rows)
-        key = (places, size, False)
+        places = len(members) if whole else padded(len(members), self.rows)
+        key = (places, size, whole)
         known = key in self.members
         if not known:
             self.members[key] = torch.empty(places, dtype=torch.long, device=members.device)
-        self.members[key].fill_(self.rows)
-        self.members[key][: len(members)].copy_(members)
-        self._launch(key, known=known)
-
-    def take_all(self, size: int, count: int) -> None:
-        """Let the clients in the first ``count`` rows train on their next ``size`` samples."""
-        key = (count, size, True)
-        known = key in self.members
-        if not known:
-            self.members[key] = self.places[:count].clone()
-        self._launch(key, known=known)
-
-    def _launch(self, key: Key, *, known: bool) -> None:
-        _, size, whole = key
+        if not (known and whole):  # the first rows stay the same
+            self.members[key].fill_(self.rows)
+            self.members[key][: len(members)].copy_(members)
+        step = partial(super().take, size, self.members[key], whole=whole)
         if not known:
             # Libraries choose their kernels and allocate their workspaces now, on the stream of the later capture.
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
-                self.step(size, self.members[key], whole=whole)
+                step()
             torch.cuda.current_stream().wait_stream(self.stream)
             return
         if key not in self.graphs:
-            self.graphs[key] = captured(lambda: self.step(size, self.members[key], whole=whole), self.pool, self.stream)
+            self.graphs[key] = captured(step, self.pool, self.stream)
         self.graphs[key].replay()
 
 
