@@ -28,6 +28,7 @@ from fedfeat.core.payload import SHARED, Payload, State, tensor_of, value_bytes
 from fedfeat.data import fingerprint
 from fedfeat.data.owned import held_classes
 from fedfeat.data.settings import OWNED
+from fedfeat.engines.base import frozen_model
 from fedfeat.engines.flower.client_data import ClientData, check_unchanged, read_secret
 from fedfeat.engines.flower.codec import Packed, pack, unpack
 from fedfeat.engines.flower.messages import PROTOCOL, Header, config_received
@@ -39,7 +40,6 @@ from fedfeat.federation.privacy import in_words
 from fedfeat.federation.secure.client import SecureClient, phase_of
 from fedfeat.federation.secure.signing import Identity
 from fedfeat.federation.secure.sums import Sums
-from fedfeat.models import FlatModel
 
 PREVIOUS_MODEL = SHARED + "previous_model"
 log = logging.getLogger("fedfeat.client")
@@ -322,10 +322,7 @@ class ClientRun:
 def before_growth(engine: InProcessEngine, weights: Tensor) -> Tensor:
     """Return the model that the previous task ended with, given the one that this task starts from."""
     engine.model.load(weights)
-    network = engine.new_network().requires_grad_(False)
-    for task in range(engine.task):
-        network.head.grow(engine.scenario.seen_classes(task), task)
-    earlier = FlatModel(network.requires_grad_(False))
+    earlier = frozen_model(engine.new_network(), engine.scenario, engine.task - 1)
     grown = engine.model.named_values()
     for name, value in earlier.named_values().items():
         value.copy_(grown[name][: len(value)] if value.dim() else grown[name])
