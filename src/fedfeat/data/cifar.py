@@ -105,8 +105,10 @@ class CifarSource:
 
     def decode(self, keep: Sequence[int]) -> Decoded:
         """Read all records in the official order."""
-        content = _unpack(self.files[0], self.layout) if self.packed else _read_files(self.files)
-        where = str(self.files[0] if self.packed else self.files[0].parent)
+        if self.packed:
+            where, content = str(self.files[0]), _unpack(self.files[0], self.layout)
+        else:
+            where, content = str(self.files[0].parent), {file.name: file.read_bytes() for file in self.files}
         for (train, test), python in ((self.layout.binary, False), (self.layout.python, True)):
             if all(name in content for name in (*train, test)):
                 parts = [_records(where, name, content[name], self.layout, python) for name in (*train, test)]
@@ -130,10 +132,6 @@ def open_cifar(layout: Layout, path: Path) -> CifarSource | None:
             return CifarSource(layout, files, packed=False)
     archives = [path / name for name in layout.archives if (path / name).is_file()]
     return CifarSource(layout, (archives[0],), packed=True) if archives else None
-
-
-def _read_files(files: Sequence[Path]) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in files}
 
 
 def _unpack(archive: Path, layout: Layout) -> dict[str, bytes]:
