@@ -65,7 +65,7 @@ class ClientKeys:
 def client_names(text: str) -> list[str]:
     """Read ``--clients``: a number gives client-0, client-1, ...; otherwise names, separated by commas."""
     if text.strip().isdecimal():
-        count = int(text)
+        count = int(text.strip())
         if not 1 <= count <= 10_000:
             raise ConfigError(f"--clients: expected 1 to 10000 clients, got {count}")
         return [f"client-{index}" for index in range(count)]
