@@ -29,7 +29,7 @@ from fedfeat.data import fingerprint
 from fedfeat.data.owned import held_classes
 from fedfeat.data.settings import OWNED
 from fedfeat.engines.base import frozen_model
-from fedfeat.engines.flower.client_data import ClientData, check_unchanged, read_secret
+from fedfeat.engines.flower.client_data import check_unchanged, open_data, read_secret
 from fedfeat.engines.flower.codec import Packed, pack, unpack
 from fedfeat.engines.flower.messages import PROTOCOL, Header, config_received
 from fedfeat.engines.flower.policy import ClientPolicy, PolicyError
@@ -68,7 +68,7 @@ class ClientSettings:
 class FederationClient:
     """One client; it may take part in one run after another, and keeps each run's memory apart."""
 
-    def __init__(self, settings: ClientSettings, data: ClientData) -> None:
+    def __init__(self, settings: ClientSettings, data: Path | None) -> None:
         self.settings, self.data = settings, data
         self.run: ClientRun | None = None  # the one that is open
         self.audit = AuditLog(settings.folder / AUDIT)
@@ -189,7 +189,7 @@ class ClientRun:
         name: str,
         table: Any,
         config: Config,
-        data: ClientData,
+        data: Path | None,
         store: Store,
         policy: ClientPolicy,
         account: UpdateAccount,
@@ -197,7 +197,7 @@ class ClientRun:
     ) -> None:
         self.name, self.table, self.config, self.store = name, table, config, store
         self.policy, self.account = policy, account
-        self.dataset, self.scenario = data.open(config)
+        self.dataset, self.scenario = open_data(data, config)
         if self.dataset.private:
             check_unchanged(store.folder, self.dataset, self.scenario, store.task)
         self.fingerprint = fingerprint(self.dataset)
