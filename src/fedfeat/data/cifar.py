@@ -213,10 +213,6 @@ class _RestrictedUnpickler(pickle.Unpickler):
             raise DataError(f"it refers to {module}.{name}, which no CIFAR file needs") from None
 
 
-def _plain(key: Any) -> Any:
-    return key.decode("latin1") if isinstance(key, bytes) else key
-
-
 def read_batch(where: str, data: bytes, label_key: str) -> tuple[Images, list[int]]:
     """Return the rows of pixels and the labels of one CIFAR pickle."""
     try:
@@ -225,7 +221,8 @@ def read_batch(where: str, data: bytes, label_key: str) -> tuple[Images, list[in
         raise DataError(f"{where}: this pickle was refused because {error}; download it again") from error
     except Exception as error:  # A damaged pickle can raise nearly anything.
         raise DataError(f"{where}: this pickle cannot be read ({error}); download it again") from error
-    batch = {_plain(key): value for key, value in content.items()} if isinstance(content, dict) else {}
+    entries = content.items() if isinstance(content, dict) else ()
+    batch = {key.decode("latin1") if isinstance(key, bytes) else key: value for key, value in entries}
     rows, labels = getattr(batch.get("data"), "pixels", None), batch.get(label_key)
     if rows is None or not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise DataError(

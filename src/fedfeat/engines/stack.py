@@ -69,7 +69,8 @@ class Stack:
         self.model, self.images = engine.model, engine.train_images
         self.train, self.grad_clip = engine.config.train, engine.method.grad_clip
         terms = engine.method.active_terms(engine.task)
-        network = _template(engine.network, convolutions or _usual(engine.device))
+        usual: Convolutions = "products" if engine.device.type == "cuda" else "grouped"
+        network = _template(engine.network, convolutions or usual)
         objective = Objective(network, engine.seen, terms, engine.method.wants_intermediate)
         self.loss = BatchLoss(network, objective).train()
         self._losses = torch.vmap(self._losses_of_one, randomness="same")
@@ -116,7 +117,8 @@ class Stack:
 
         def descend(gradients: Sequence[Tensor | None]) -> list[Tensor]:
             if running:
-                vectors[:, self.model.num_trainable + self.model.gap :] = _joined(list(running.values()))
+                joined = torch.cat([entry.flatten(1) for entry in running.values()], dim=1)
+                vectors[:, self.model.num_trainable + self.model.gap :] = joined
             self._descend(vectors[:, : self.model.num_trainable], list(leaves.values()), gradients, velocity)
             return []
 
@@ -252,14 +254,6 @@ class CapturedStack(Stack):
         if key not in self.graphs:
             self.graphs[key] = captured(step, self.pool, self.stream)
         self.graphs[key].replay()
-
-
-def _joined(entries: list[Tensor]) -> Tensor:
-    return torch.cat([e.flatten(1) for e in entries], dim=1)
-
-
-def _usual(device: torch.device) -> Convolutions:
-    return "products" if device.type == "cuda" else "grouped"
 
 
 def _template(network: Network, convolutions: Convolutions) -> Network:
