@@ -158,11 +158,7 @@ class FederationClient:
             config = self._received(table)
             self.settings.policy.check_run(config)
             remove_leftovers(folder)
-            account = UpdateAccount(self.settings.folder)
-            own = self.settings
-            store = Store(folder / "store", keep_ends=own.policy.most_rollbacks > 0)
-            identity = Identity(own.key, own.policy.peers)
-            self.run = ClientRun(name, table, config, self.data, store, own.policy, account, identity)
+            self.run = ClientRun(folder, table, config, self.data, self.settings)
         return self.run
 
     def _folder(self, run: str) -> Path:
@@ -184,28 +180,20 @@ class FederationClient:
 class ClientRun:
     """A client's part in one run."""
 
-    def __init__(
-        self,
-        name: str,
-        table: Any,
-        config: Config,
-        data: Path | None,
-        store: Store,
-        policy: ClientPolicy,
-        account: UpdateAccount,
-        identity: Identity,
-    ) -> None:
-        self.name, self.table, self.config, self.store = name, table, config, store
-        self.policy, self.account = policy, account
+    def __init__(self, folder: Path, table: Any, config: Config, data: Path | None, settings: ClientSettings) -> None:
+        self.name, self.table, self.config, self.policy = folder.name, table, config, settings.policy
+        self.account = UpdateAccount(settings.folder)
+        self.store = Store(folder / "store", keep_ends=self.policy.most_rollbacks > 0)
         self.dataset, self.scenario = open_data(data, config)
         if self.dataset.private:
-            check_unchanged(store.folder, self.dataset, self.scenario, store.task)
+            check_unchanged(self.store.folder, self.dataset, self.scenario, self.store.task)
         self.fingerprint = fingerprint(self.dataset)
         self.engine = self._new_engine()
         self.secure: SecureClient | None = None
         if config.privacy.secure_aggregation:
             sums = Sums(config, self.engine.method, private=self.dataset.private)
-            self.secure = SecureClient(store.folder / "secure", sums, identity)
+            identity = Identity(settings.key, self.policy.peers)
+            self.secure = SecureClient(self.store.folder / "secure", sums, identity)
 
     def summary(self, snapshot: Snapshot | None = None) -> Header:
         """Return what the server may know of a state: how often it changed, and how many exemplars it holds."""
