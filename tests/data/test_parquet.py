@@ -180,7 +180,7 @@ def test_missing_shards_and_splits(small: Path):
         load(small)
 
 
-@pytest.mark.parametrize(("module", "package"), [("PIL", "pillow"), ("pyarrow.parquet", "pyarrow")])
+@pytest.mark.parametrize(("module", "package"), [("PIL.Image", "pillow"), ("pyarrow.parquet", "pyarrow")])
 def test_missing_packages_say_how_to_install(small: Path, monkeypatch, module: str, package: str):
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(MissingExtra, match=rf"{package}.*pip install 'fedfeat\[images\]'"):

@@ -239,7 +239,7 @@ def test_a_row_that_belongs_to_nobody_changes_nothing() -> None:
         stack.order[:4] = torch.arange(80).view(4, 20) % 48
         stack.lr.fill_(0.05)
         for rows in ([1, 3], [0, 1]):
-            stack.step(5, torch.tensor(rows + [4] * fill), whole=False)
+            stack.take(5, torch.tensor(rows + [4] * fill), whole=False)
         ends.append(stack)
     assert torch.allclose(ends[0].vectors[:4], ends[1].vectors[:4], rtol=1e-5, atol=1e-6)
     assert torch.equal(ends[1].vectors[2], engine.model.vector)

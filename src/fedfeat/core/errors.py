@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import importlib
 from collections.abc import Iterable
+from typing import Any
 
 
 class FedfeatError(Exception):
@@ -42,6 +44,14 @@ class MissingExtra(FedfeatError):
             f"{purpose} needs the package {package!r}, which is not installed; "
             f"install it with: pip install 'fedfeat[{extra}]'"
         )
+
+
+def required(module: str, extra: str, purpose: str, package: str | None = None) -> Any:
+    """Return a module of an optional package, or say how to install it; ``package`` is its name if it is another."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtra(package or module.partition(".")[0], extra, purpose) from error
 
 
 def one_line(words: object, most: int = 300) -> str:

@@ -105,8 +105,10 @@ class CifarSource:
 
     def decode(self, keep: Sequence[int]) -> Decoded:
         """Read all records in the official order."""
-        content = _unpack(self.files[0], self.layout) if self.packed else _read_files(self.files)
-        where = str(self.files[0] if self.packed else self.files[0].parent)
+        if self.packed:
+            where, content = str(self.files[0]), _unpack(self.files[0], self.layout)
+        else:
+            where, content = str(self.files[0].parent), {file.name: file.read_bytes() for file in self.files}
         for (train, test), python in ((self.layout.binary, False), (self.layout.python, True)):
             if all(name in content for name in (*train, test)):
                 parts = [_records(where, name, content[name], self.layout, python) for name in (*train, test)]
@@ -130,10 +132,6 @@ def open_cifar(layout: Layout, path: Path) -> CifarSource | None:
             return CifarSource(layout, files, packed=False)
     archives = [path / name for name in layout.archives if (path / name).is_file()]
     return CifarSource(layout, (archives[0],), packed=True) if archives else None
-
-
-def _read_files(files: Sequence[Path]) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in files}
 
 
 def _unpack(archive: Path, layout: Layout) -> dict[str, bytes]:
@@ -215,10 +213,6 @@ class _RestrictedUnpickler(pickle.Unpickler):
             raise DataError(f"it refers to {module}.{name}, which no CIFAR file needs") from None
 
 
-def _plain(key: Any) -> Any:
-    return key.decode("latin1") if isinstance(key, bytes) else key
-
-
 def read_batch(where: str, data: bytes, label_key: str) -> tuple[Images, list[int]]:
     """Return the rows of pixels and the labels of one CIFAR pickle."""
     try:
@@ -227,7 +221,8 @@ def read_batch(where: str, data: bytes, label_key: str) -> tuple[Images, list[in
         raise DataError(f"{where}: this pickle was refused because {error}; download it again") from error
     except Exception as error:  # A damaged pickle can raise nearly anything.
         raise DataError(f"{where}: this pickle cannot be read ({error}); download it again") from error
-    batch = {_plain(key): value for key, value in content.items()} if isinstance(content, dict) else {}
+    entries = content.items() if isinstance(content, dict) else ()
+    batch = {key.decode("latin1") if isinstance(key, bytes) else key: value for key, value in entries}
     rows, labels = getattr(batch.get("data"), "pixels", None), batch.get(label_key)
     if rows is None or not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise DataError(

@@ -39,15 +39,10 @@ class Layout:
     archive: str | None = None
 
     @property
-    def members(self) -> tuple[str, str, str, str]:
+    def members(self) -> list[str]:
         """The four files: training images and labels, test images and labels."""
-        images, labels = "images-idx3-ubyte", "labels-idx1-ubyte"
-        return (
-            f"{self.train}-{images}",
-            f"{self.train}-{labels}",
-            f"{self.test}-{images}",
-            f"{self.test}-{labels}",
-        )
+        kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
+        return [f"{split}-{kind}" for split in (self.train, self.test) for kind in kinds]
 
 
 def _emnist(split: str, class_names: tuple[str, ...], first_label: int = 0) -> Layout:

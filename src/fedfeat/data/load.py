@@ -7,17 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from fedfeat.core.errors import DataError, nearest
 from fedfeat.data.cache import decode_cached, need_memory
 from fedfeat.data.cifar import CIFAR10, CIFAR100, open_cifar
+from fedfeat.data.cifar import Layout as CifarLayout
 from fedfeat.data.dataset import NO_AUGMENTATION, Augmentation, Dataset, Labels, crop_flip, validation_split
 from fedfeat.data.domains import DigitDomains, folded, open_domains
 from fedfeat.data.folder import open_folder
 from fedfeat.data.idx import EMNIST, FASHION_MNIST, MNIST, open_idx
+from fedfeat.data.idx import Layout as IdxLayout
 from fedfeat.data.npz import open_npz
 from fedfeat.data.parquet import open_parquet
 from fedfeat.data.resize import Fit
@@ -53,6 +55,18 @@ class DatasetInfo:
         return "any" if self.shape is None else "x".join(map(str, self.shape))
 
 
+def _official(
+    opener: Callable[..., Source | None],
+    layout: CifarLayout | IdxLayout,
+    description: str,
+    shape: tuple[int, int, int],
+    **known: Any,
+) -> DatasetInfo:
+    """Return a set that is kept as parquet shards, or in the layout of its authors."""
+    openers = partial(open_parquet, default_names=layout.class_names), partial(opener, layout)
+    return DatasetInfo(layout.name, description, "download", openers, len(layout.class_names), shape, **known)
+
+
 _DATASETS = (
     DatasetInfo(
         "digits",
@@ -62,22 +76,8 @@ _DATASETS = (
         shape=(8, 8, 1),
         statistics=((0.3049,), (0.3756,)),
     ),
-    DatasetInfo(
-        "mnist",
-        "MNIST, handwritten digits",
-        "download",
-        openers=(partial(open_parquet, default_names=MNIST.class_names), partial(open_idx, MNIST)),
-        classes=10,
-        shape=(28, 28, 1),
-    ),
-    DatasetInfo(
-        "fashion-mnist",
-        "Fashion-MNIST, pictures of clothes",
-        "download",
-        openers=(partial(open_parquet, default_names=FASHION_MNIST.class_names), partial(open_idx, FASHION_MNIST)),
-        classes=10,
-        shape=(28, 28, 1),
-    ),
+    _official(open_idx, MNIST, "MNIST, handwritten digits", (28, 28, 1)),
+    _official(open_idx, FASHION_MNIST, "Fashion-MNIST, pictures of clothes", (28, 28, 1)),
     *(
         DatasetInfo(
             layout.name,
@@ -97,23 +97,19 @@ _DATASETS = (
         classes=10,
         shape=(32, 32, 3),
     ),
-    DatasetInfo(
-        "cifar10",
+    _official(
+        open_cifar,
+        CIFAR10,
         "CIFAR-10, photographs of 10 kinds of things",
-        "download",
-        openers=(partial(open_parquet, default_names=CIFAR10.class_names), partial(open_cifar, CIFAR10)),
-        classes=10,
-        shape=(32, 32, 3),
+        (32, 32, 3),
         statistics=((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
         augmentation=CIFAR_AUGMENTATION,
     ),
-    DatasetInfo(
-        "cifar100",
+    _official(
+        open_cifar,
+        CIFAR100,
         "CIFAR-100 with its fine labels",
-        "download",
-        openers=(partial(open_parquet, default_names=CIFAR100.class_names), partial(open_cifar, CIFAR100)),
-        classes=100,
-        shape=(32, 32, 3),
+        (32, 32, 3),
         statistics=((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
         augmentation=CIFAR_AUGMENTATION,
     ),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedfeat.core.errors import DataError, MissingExtra
+from fedfeat.core.errors import DataError, required
 from fedfeat.data.dataset import Labels, check_labels, relabel
 from fedfeat.data.resize import CHUNK
 from fedfeat.data.source import EncodedSplit, ImageFile, numbered_names
@@ -22,15 +22,6 @@ from fedfeat.data.source import EncodedSplit, ImageFile, numbered_names
 IMAGE_COLUMNS = ("img", "image")
 LABEL_COLUMNS = ("fine_label", "label", "coarse_label")
 TEST_SPLITS = ("test", "validation", "valid", "val")
-
-
-def require_parquet() -> Any:
-    """Return ``pyarrow.parquet``, or say how to install it."""
-    try:
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtra("pyarrow", "images", "reading parquet files") from error
-    return pyarrow.parquet
 
 
 @dataclass(frozen=True)
@@ -95,7 +86,7 @@ def _shards(folder: Path, split: str) -> tuple[Path, ...]:
 
 def _open(path: Path) -> Any:
     try:
-        return require_parquet().ParquetFile(path)
+        return required("pyarrow.parquet", "images", "reading parquet files").ParquetFile(path)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: this is not a readable parquet file ({error}); fetch it again") from error
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.core.errors import MissingExtra
+from fedfeat.core.errors import required
 from fedfeat.data.dataset import Images, release
 from fedfeat.data.settings import Resize
 from fedfeat.data.source import Decoded
@@ -31,11 +31,7 @@ class Fit:
 
 def require_pillow(purpose: str = "reading images") -> Any:
     """Return ``PIL.Image``, or say how to install it."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingExtra("pillow", "images", purpose) from error
-    return Image
+    return required("PIL.Image", "images", purpose, package="pillow")
 
 
 def fitted(image: Any, size: tuple[int, int], how: Resize) -> Any:

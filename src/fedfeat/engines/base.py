@@ -34,13 +34,20 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(
-            f"engine.device: {name!r} cannot be used here; choose cpu or auto ({_first(error)})"
-        ) from None
+        reason = str(error).split("\n")[0]
+        raise ConfigError(f"engine.device: {name!r} cannot be used here; choose cpu or auto ({reason})") from None
     return device
 
 
 ROOM = 0.5  # share of a GPU's free memory that images may take
+
+
+def frozen_model(network: Network, scenario: Scenario, task: int) -> FlatModel:
+    """Return an initial network, grown to the classes of a task, as a model that nobody trains."""
+    network.requires_grad_(False)
+    for step in range(task + 1):
+        network.head.grow(scenario.seen_classes(step), step)
+    return FlatModel(network.requires_grad_(False))
 
 
 class FrozenNetworks:
@@ -54,11 +61,7 @@ class FrozenNetworks:
         """Return the network that now holds a vector of some task."""
         model = self._kept.get((name, task))
         if model is None:
-            network = self.new_network().requires_grad_(False)
-            for step in range(task + 1):
-                network.head.grow(self.scenario.seen_classes(step), step)
-            model = FlatModel(network.requires_grad_(False))
-            self._kept[name, task] = model
+            model = self._kept[name, task] = frozen_model(self.new_network(), self.scenario, task)
         model.load(vector)
         return model.network.eval()
 
@@ -327,7 +330,3 @@ def _set_precision(precision: str) -> None:
 def _changed(before: State, after: State) -> bool:
     # Ops replace entries rather than write into them, so identity tells.
     return before.keys() != after.keys() or any(after[k] is not v for k, v in before.items())
-
-
-def _first(error: BaseException) -> str:
-    return str(error).split("\n")[0]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
@@ -68,7 +69,8 @@ class Stack:
         self.model, self.images = engine.model, engine.train_images
         self.train, self.grad_clip = engine.config.train, engine.method.grad_clip
         terms = engine.method.active_terms(engine.task)
-        network = _template(engine.network, convolutions or _usual(engine.device))
+        usual: Convolutions = "products" if engine.device.type == "cuda" else "grouped"
+        network = _template(engine.network, convolutions or usual)
         objective = Objective(network, engine.seen, terms, engine.method.wants_intermediate)
         self.loss = BatchLoss(network, objective).train()
         self._losses = torch.vmap(self._losses_of_one, randomness="same")
@@ -86,7 +88,6 @@ class Stack:
         self.samples = torch.ones(size, dtype=torch.long, device=device)
         self.cursor = torch.zeros(size, dtype=torch.long, device=device)
         self.sums = torch.zeros(size, self.train.local_epochs, len(terms), device=device)
-        self.places = torch.arange(size, device=device)
         self.references: list[Capturable] = []  # each with the tensors of all rows, side by side
 
     def bind(self, parts: Sequence[ActiveParts]) -> None:
@@ -101,16 +102,11 @@ class Stack:
             for place, tensors in zip(self.references[number].tensors, stacked, strict=True):
                 place[: len(rows)] = tensors
 
-    def take(self, size: int, members: Tensor) -> None:
-        """Let the clients in the rows ``members`` train on their next ``size`` samples."""
-        self.step(size, members, whole=False)
+    def take(self, size: int, members: Tensor, *, whole: bool) -> None:
+        """Let the clients in the rows ``members`` train on their next ``size`` samples.
 
-    def take_all(self, size: int, count: int) -> None:
-        """Let the clients in the first ``count`` rows train on their next ``size`` samples."""
-        self.step(size, self.places[:count], whole=True)
-
-    def step(self, size: int, members: Tensor, *, whole: bool) -> None:
-        """Do one step; ``whole`` says that the members are the first rows, which then need not be copied."""
+        :param whole: the members are the first rows in their order, which then need not be copied.
+        """
         count = len(members)
         vectors = self.vectors[:count] if whole else self.vectors[members]
         velocity = self.velocity[:count] if whole else self.velocity[members]
@@ -121,7 +117,8 @@ class Stack:
 
         def descend(gradients: Sequence[Tensor | None]) -> list[Tensor]:
             if running:
-                vectors[:, self.model.num_trainable + self.model.gap :] = _joined(list(running.values()))
+                joined = torch.cat([entry.flatten(1) for entry in running.values()], dim=1)
+                vectors[:, self.model.num_trainable + self.model.gap :] = joined
             self._descend(vectors[:, : self.model.num_trainable], list(leaves.values()), gradients, velocity)
             return []
 
@@ -215,7 +212,7 @@ class Stack:
 
         self.vectors[:] = self.model.vector
         leaves, running = self._entries(self.vectors[:2])
-        members = self.places[:2]
+        members = torch.arange(2, device=self.engine.device)
         images, labels = self._batches(size, members)
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             self._losses({**leaves, **running}, images, labels, self._referred(members, images))
@@ -236,45 +233,27 @@ class CapturedStack(Stack):
         self.members: dict[Key, Tensor] = {}
         self.graphs: dict[Key, torch.cuda.CUDAGraph] = {}
 
-    def take(self, size: int, members: Tensor) -> None:
+    def take(self, size: int, members: Tensor, *, whole: bool) -> None:
         """Let some clients train on their next ``size`` samples."""
-        places = padded(len(members), self.rows)
-        key = (places, size, False)
+        places = len(members) if whole else padded(len(members), self.rows)
+        key = (places, size, whole)
         known = key in self.members
         if not known:
             self.members[key] = torch.empty(places, dtype=torch.long, device=members.device)
-        self.members[key].fill_(self.rows)
-        self.members[key][: len(members)].copy_(members)
-        self._launch(key, known=known)
-
-    def take_all(self, size: int, count: int) -> None:
-        """Let the clients in the first ``count`` rows train on their next ``size`` samples."""
-        key = (count, size, True)
-        known = key in self.members
-        if not known:
-            self.members[key] = self.places[:count].clone()
-        self._launch(key, known=known)
-
-    def _launch(self, key: Key, *, known: bool) -> None:
-        _, size, whole = key
+        if not (known and whole):  # the first rows stay the same
+            self.members[key].fill_(self.rows)
+            self.members[key][: len(members)].copy_(members)
+        step = partial(super().take, size, self.members[key], whole=whole)
         if not known:
             # Libraries choose their kernels and allocate their workspaces now, on the stream of the later capture.
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):
-                self.step(size, self.members[key], whole=whole)
+                step()
             torch.cuda.current_stream().wait_stream(self.stream)
             return
         if key not in self.graphs:
-            self.graphs[key] = captured(lambda: self.step(size, self.members[key], whole=whole), self.pool, self.stream)
+            self.graphs[key] = captured(step, self.pool, self.stream)
         self.graphs[key].replay()
-
-
-def _joined(entries: list[Tensor]) -> Tensor:
-    return torch.cat([e.flatten(1) for e in entries], dim=1)
-
-
-def _usual(device: torch.device) -> Convolutions:
-    return "products" if device.type == "cuda" else "grouped"
 
 
 def _template(network: Network, convolutions: Convolutions) -> Network:

@@ -151,10 +151,7 @@ class Cohort:
         members = torch.tensor([m for step in steps for m in step.members], device=self.engine.device)
         try:
             for step, rows in zip(steps, torch.split(members, [len(s.members) for s in steps]), strict=True):
-                if len(rows) == len(self.clients):
-                    stack.take_all(step.size, len(rows))
-                else:
-                    stack.take(step.size, rows)
+                stack.take(step.size, rows, whole=len(rows) == len(self.clients))
         except Exception as error:
             where = f"task {self.engine.task + 1}, round {self.engine.round + 1}"
             error.add_note(f"while clients {', '.join(str(k) for k in self.ids)} trained at once in {where}")

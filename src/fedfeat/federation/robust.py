@@ -80,20 +80,15 @@ def blended(values: Tensor, settings: TrainSettings, bad: int, bound: float | No
 
     :param bad: how many of them may attack; of a class that few clients hold, as many as leaves one.
     """
+    most = (len(values) - 1) // 2  # so many off both ends leave the median
     if settings.robust == "norm_bounding":
         norms = torch.linalg.vector_norm(values.flatten(1) if values.dim() > 1 else values[:, None], dim=1)
-        limit = middle(norms) if bound is None else torch.tensor(bound).to(norms)
+        limit = trimmed_mean(norms, most) if bound is None else torch.tensor(bound).to(norms)
         factor = (limit / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1.0)
         cut: Tensor = values * factor.view(-1, *[1] * (values.dim() - 1))
         return cut
-    most = (len(values) - 1) // 2
     made = trimmed_mean(values, min(bad, most) if settings.robust == "trimmed_mean" else most)
     return made.expand_as(values).clone()
-
-
-def middle(values: Tensor) -> Tensor:
-    """Return the median over clients, coordinate by coordinate; of two middle values their mean."""
-    return trimmed_mean(values, (len(values) - 1) // 2)
 
 
 def trimmed_mean(values: Tensor, trim: int) -> Tensor:

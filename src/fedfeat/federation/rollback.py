@@ -29,11 +29,6 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         return f"{self.task + 1}:{'end' if self.ended else self.rounds}"
 
-    @property
-    def last_round(self) -> int:
-        """The round that the place belongs to, from 0; the end of a task belongs to its last round."""
-        return max(self.rounds - 1, 0)
-
     @classmethod
     def of(cls, position: Mapping[str, Any]) -> Place:
         """Read the position of a checkpoint."""

@@ -55,7 +55,7 @@ def fault_of(op: str, request: Payload, reply: Payload, sends: Declared, sizes: 
         return f"{COUNT}: expected a number of samples of at most {sizes['n']}, got {samples!r:.40}"
     if op == TRAIN and reply[COUNT] != 0:
         wanted, came = request[WEIGHTS], reply.get(WEIGHTS)
-        if whole_signature(came) != whole_signature(wanted):
+        if (*signature(came), _shape(came)) != (*signature(wanted), _shape(wanted)):
             return f"{WEIGHTS}: expected {_told(wanted)}, got {_told(came)}"
     return _fault_of_presence(answers, request, reply, sizes) or _fault_of_values(answers, reply, sizes)
 
@@ -191,11 +191,6 @@ def signature(value: Value | None) -> Signature:
     if isinstance(value, Tensor):
         return "tensor", value.dtype, value.dim(), tuple(value.shape[1:])
     return ("number",) if isinstance(value, int | float) else (type(value).__name__,)
-
-
-def whole_signature(value: Value | None) -> Signature:
-    """Return kind, dtype and the whole shape."""
-    return (*signature(value), _shape(value))
 
 
 def _counts_classes(value: Value, sent: Sent | None) -> TypeGuard[Tensor]:

@@ -117,41 +117,36 @@ class LocalTraining:
         self.method = method
 
     def __call__(self, client: Client, request: Payload) -> Payload:
-        """Train one client."""
-        return train(client, request, self.method)
+        """Train the received weights on the local set and return them with the method's statistics.
 
-
-def train(client: Client, request: Payload, method: Method) -> Payload:
-    """Train the received weights on the local set and return them with the method's statistics.
-
-    A client without a sample returns no weights. The returned vector is the resident model's own: it is valid
-    until the next client is asked.
-    """
-    local_set = client.local_set
-    if len(local_set) == 0:
-        return {"samples": 0}
-    settings, model = client.settings, client.model
-    model.load(tensor_of(request, "weights"))
-    parts = ActiveParts.start(method, client, request)
-    terms = method.active_terms(client.task)
-    loss = Objective(client.network, client.seen, terms, method.wants_intermediate)
-    descend = _descent(client, parts, settings, method.grad_clip)
-    names = [term.name for term in terms]
-    sums = torch.zeros(settings.local_epochs, len(names) + len(parts.penalty_names), device=client.device)
-    client.network.train()
-    for epoch in range(settings.local_epochs):
-        plan = plan_batches(client, epoch)
-        order = local_set[plan.order.to(local_set.device)]
-        for start in range(0, len(order), settings.batch):
-            rows = slice(start, start + settings.batch)
-            batch = client.batch = order[rows]
-            images = client.images.augmented(batch, plan, rows)
-            values = train_step(
-                images, client.labels(batch), loss=loss, leaves=model.parameters, descend=descend, parts=parts
-            )
-            sums[epoch].add_(values, alpha=len(batch))
-    model.gradient.zero_()
-    return training_reply(client, request, parts, model.vector, names, sums)
+        A client without a sample returns no weights. The returned vector is the resident model's own: it is valid
+        until the next client is asked.
+        """
+        local_set = client.local_set
+        if len(local_set) == 0:
+            return {"samples": 0}
+        method, settings, model = self.method, client.settings, client.model
+        model.load(tensor_of(request, "weights"))
+        parts = ActiveParts.start(method, client, request)
+        terms = method.active_terms(client.task)
+        loss = Objective(client.network, client.seen, terms, method.wants_intermediate)
+        descend = _descent(client, parts, settings, method.grad_clip)
+        names = [term.name for term in terms]
+        sums = torch.zeros(settings.local_epochs, len(names) + len(parts.penalty_names), device=client.device)
+        client.network.train()
+        for epoch in range(settings.local_epochs):
+            plan = plan_batches(client, epoch)
+            order = local_set[plan.order.to(local_set.device)]
+            for start in range(0, len(order), settings.batch):
+                rows = slice(start, start + settings.batch)
+                batch = client.batch = order[rows]
+                images = client.images.augmented(batch, plan, rows)
+                values = train_step(
+                    images, client.labels(batch), loss=loss, leaves=model.parameters, descend=descend, parts=parts
+                )
+                sums[epoch].add_(values, alpha=len(batch))
+        model.gradient.zero_()
+        return training_reply(client, request, parts, model.vector, names, sums)
 
 
 def _descent(client: Client, parts: ActiveParts, settings: TrainSettings, clip: float | None) -> Descent:

@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from fedfeat.core.errors import ConfigError
-from fedfeat.models.pretrained import LoadedModel, PixelScale, required
+from fedfeat.core.errors import ConfigError, required
+from fedfeat.models.pretrained import LoadedModel, PixelScale
 
 CONFIG, PREPROCESSOR = "config.json", "preprocessor_config.json"
 WEIGHTS = "*.safetensors"

@@ -7,7 +7,6 @@ and is the same on every machine, which the fingerprint of its folder tells.
 from __future__ import annotations
 
 import copy
-import importlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fedfeat.core.errors import ConfigError, MissingExtra
+from fedfeat.core.errors import ConfigError, required
 
 Tune = Literal["nothing", "lora", "all"]
 PER_CHANNEL = (1, -1, 1, 1)
@@ -155,14 +154,6 @@ def add_lora(module: nn.Module, rank: int, alpha: float, targets: Sequence[str])
     config = peft.LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=chosen)
     adapted: nn.Module = peft.inject_adapter_in_model(config, module)
     return adapted
-
-
-def required(package: str, extra: str, purpose: str) -> Any:
-    """Return an optional package; a missing one is told in one sentence."""
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise MissingExtra(package, extra, purpose) from error
 
 
 def _conversion(given: PixelScale | None, wanted: PixelScale | None, channels: int) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedfeat.engines.flower.gateway import Gateway, listen
+from fedfeat.engines.flower.addresses import open_socket
+from fedfeat.engines.flower.gateway import Gateway, Listener
 from fedfeat.engines.flower.http_connection import Limits
 
 PASSES = b"POST /v1/fleet/pull-messages HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -73,7 +74,7 @@ async def served(behind: Behind | None = None, **limits: Any) -> AsyncIterator[R
     back = await asyncio.start_server(behind.serve, "127.0.0.1", 0)
     behind.port = back.sockets[0].getsockname()[1]
     gateway = Gateway("127.0.0.1", behind.port, None, Limits(**limits))
-    front = await listen(gateway, "127.0.0.1", 0, None)
+    front = Listener(gateway, open_socket("127.0.0.1", 0), None)
     try:
         yield RunningGateway(front.sockets[0].getsockname()[1], behind, gateway)
     finally:

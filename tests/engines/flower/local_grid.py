@@ -13,7 +13,6 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedfeat.engines.flower.app import reply_to
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
-from fedfeat.engines.flower.client_data import ClientData
 
 Fault = Callable[[int, Message], Message | Error | None]
 NODE = 1000  # node ids begin here: they are not client ids
@@ -79,7 +78,7 @@ def local_nodes(
     return {
         NODE + place: FederationClient(
             ClientSettings(folder / f"client{k}", f"client{k}", k if known_ids else None, device="cpu", model=model),
-            ClientData(data),
+            data,
         )
         for place, k in enumerate(order)
     }

@@ -15,7 +15,6 @@ from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
-from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.codec import Packed, pack, unpack
 from fedfeat.engines.flower.messages import PROTOCOL, Header, config_to_send
 from fedfeat.engines.flower.policy import ClientPolicy, read_policy
@@ -34,7 +33,7 @@ def client_with(tmp_path: Path, policy: ClientPolicy | None = None) -> Federatio
     if not data.exists():
         write_owners(tmp_path / "data")
     given = {} if policy is None else {"policy": policy}
-    return FederationClient(ClientSettings(tmp_path / "state", "a", device="cpu", **given), ClientData(data))  # type: ignore[arg-type]
+    return FederationClient(ClientSettings(tmp_path / "state", "a", device="cpu", **given), data)  # type: ignore[arg-type]
 
 
 def greeting(config: Config, run: str = "r1", **changes: Any) -> Header:
@@ -166,9 +165,7 @@ def test_a_federation_within_the_policies_of_its_clients_runs_to_its_end(tmp_pat
     policy = STRICT.model_copy(update={"fewest_images": 1})
     data = write_owners(tmp_path / "data")
     nodes = {
-        NODE + k: FederationClient(
-            ClientSettings(tmp_path / name, name, device="cpu", policy=policy), ClientData(data[name])
-        )
+        NODE + k: FederationClient(ClientSettings(tmp_path / name, name, device="cpu", policy=policy), data[name])
         for k, name in enumerate(OWNERS)
     }
     deploy.prepare_run(config, tmp_path / "run")

@@ -14,7 +14,8 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from gateway_server import HEAD, PASSES, Behind, RunningGateway, served, status_of, with_gateway
 
-from fedfeat.engines.flower.gateway import Gateway, listen, server_tls
+from fedfeat.engines.flower.addresses import open_socket
+from fedfeat.engines.flower.gateway import Gateway, Listener, server_tls
 from fedfeat.engines.flower.http_connection import Limits
 from fedfeat.engines.flower.keys import make_keys, read_server_keys
 
@@ -230,7 +231,7 @@ def test_hands_that_are_never_shaken_leave_nothing_behind(tmp_path: Path) -> Non
 
     async def play() -> None:
         gateway = Gateway("127.0.0.1", 1, None, Limits(handshake_seconds=0.3, connections_per_address=5))
-        front = await listen(gateway, "127.0.0.1", 0, server_tls(files.certificate, files.key))
+        front = Listener(gateway, open_socket("127.0.0.1", 0), server_tls(files.certificate, files.key))
         port = front.sockets[0].getsockname()[1]
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(8)]
         held[0][1].write(b"not a handshake")

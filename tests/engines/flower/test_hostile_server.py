@@ -13,7 +13,6 @@ import pytest
 from fedfeat.config import plugins
 from fedfeat.config.config import Table
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
-from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.messages import PROTOCOL, Header, config_to_send
 from fedfeat.methods import PARTS
 from toy import toy_config, write_toy
@@ -47,7 +46,7 @@ def write_plugin(path: Path, name: str) -> str:
 
 def client_at(tmp_path: Path, **settings: Any) -> FederationClient:
     data = write_toy(tmp_path / "toy.npz")
-    return FederationClient(ClientSettings(tmp_path / "state", "a", device="cpu", **settings), ClientData(data))
+    return FederationClient(ClientSettings(tmp_path / "state", "a", device="cpu", **settings), data)
 
 
 def greeting(**changes: Any) -> Header:
@@ -80,7 +79,7 @@ def test_a_client_with_the_servers_plugin_takes_part_with_its_own_file(tmp_path:
 def test_an_error_of_a_client_with_public_data_names_no_local_path(tmp_path: Path) -> None:
     data = tmp_path / "jane-doe" / "toy.npz"
     settings = ClientSettings(tmp_path / "state", "a", device="cpu")
-    hello = FederationClient(settings, ClientData(data)).hello(greeting())
+    hello = FederationClient(settings, data).hello(greeting())
     assert hello["refused"].endswith("see the client's log")
     assert "jane-doe" not in str(hello)
 

@@ -23,7 +23,6 @@ from fedfeat.core.errors import ConfigError, DataError
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.data.owned import read_own
 from fedfeat.engines.flower.client import ClientRun, ClientSettings, FederationClient
-from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.codec import pack, unpack
 from fedfeat.engines.flower.messages import PROTOCOL, config_to_send, from_records, to_records
 from fedfeat.engines.inprocess import InProcessEngine
@@ -43,7 +42,7 @@ SCALARS = {"samples", "loss.ce", "loss.tts", "loss.gsa", "loss.first_epoch", "pr
 
 
 def own_client(tmp_path: Path, name: str, path: Path) -> FederationClient:
-    return FederationClient(ClientSettings(tmp_path / "sites" / name, name, device="cpu"), ClientData(path))
+    return FederationClient(ClientSettings(tmp_path / "sites" / name, name, device="cpu"), path)
 
 
 def own_nodes(tmp_path: Path) -> dict[int, FederationClient]:
@@ -230,7 +229,9 @@ def test_names_of_private_files_stay_at_the_client(
     hello = own_client(tmp_path, "a", data).hello(greeting)
     assert hello == {"name": "a", "refused": "DataError: see the client's log"}
     assert any("john-doe.png" in line for line in said)
-    monkeypatch.setattr(ClientData, "open", Mock(side_effect=PermissionError("/srv/jane-doe.png")))
+    monkeypatch.setattr(
+        "fedfeat.engines.flower.client.open_data", Mock(side_effect=PermissionError("/srv/jane-doe.png"))
+    )
     assert own_client(tmp_path, "a", data).hello(greeting)["refused"] == "PermissionError: see the client's log"
 
 

@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 from fedfeat.cli import app
 from fedfeat.config.config import Config
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
-from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.runs import deploy
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
@@ -73,7 +72,7 @@ def sent_by_clients(run: Path) -> dict[str, int]:
 
 def run_without_processes(config: Config, folder: Path, data: Path) -> None:
     nodes = {
-        NODE + k: FederationClient(ClientSettings(folder.parent / name, name, device="cpu"), ClientData(data / name))
+        NODE + k: FederationClient(ClientSettings(folder.parent / name, name, device="cpu"), data / name)
         for k, name in enumerate(OWNERS)
     }
     deploy.prepare_run(config, folder)

@@ -10,7 +10,6 @@ from local_grid import NODE, LocalGrid, local_nodes
 from own_images import own_config, write_owners
 
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
-from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.runs import deploy
 from fedfeat.runs.experiment import start
 from fedfeat.runs.folder import RunFolder
@@ -42,7 +41,7 @@ def test_owners_of_data_draw_noise_that_cannot_be_drawn_again(tmp_path: Path) ->
     results = []
     for attempt in ("one", "two"):
         nodes = {
-            NODE + k: FederationClient(ClientSettings(tmp_path / attempt / name, name, device="cpu"), ClientData(path))
+            NODE + k: FederationClient(ClientSettings(tmp_path / attempt / name, name, device="cpu"), path)
             for k, (name, path) in enumerate(data.items())
         }
         deploy.prepare_run(config, tmp_path / attempt / "run")

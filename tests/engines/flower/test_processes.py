@@ -27,8 +27,8 @@ from fedfeat.runs.deploy import read_lines
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-def shell(folder: Path, script: str, **options: bool) -> Process:
-    return Process(folder, "job", ["/bin/sh", "-c", script], **options)
+def shell(folder: Path, script: str) -> Process:
+    return Process(folder, "job", ["/bin/sh", "-c", script])
 
 
 def test_a_command_that_ends_is_started_again_and_its_output_is_kept(tmp_path: Path) -> None:
@@ -68,18 +68,21 @@ def test_a_full_log_is_begun_anew_and_one_older_one_kept(tmp_path: Path) -> None
         assert position == talker.log.stat().st_size
 
 
-def test_a_command_without_restarts_ends_with_its_code(tmp_path: Path) -> None:
-    job = shell(tmp_path, "exit 7", restart=False).start()
-    assert job.wait(10) == 7
-    assert not job.alive()
+def test_a_command_that_need_not_be_started_again_is_not(tmp_path: Path) -> None:
+    job = shell(tmp_path, f"exit {guard.FINAL}").start()
+    eventually(lambda: not job.alive(), 10, "the end of its guard")
+    assert (job.state()["starts"], job.state()["last_exit"]) == (1, guard.FINAL)
     job.stop()
     job.stop()
 
 
 def test_a_command_that_cannot_be_started_says_so(tmp_path: Path) -> None:
-    job = Process(tmp_path, "job", [str(tmp_path / "missing")], restart=False).start()
-    assert job.wait(10) == 127
-    assert "missing cannot be started" in job.tail()
+    job = Process(tmp_path, "job", [str(tmp_path / "missing")]).start()
+    try:
+        eventually(lambda: job.state()["last_exit"] == 127, 10, "the first end")
+        assert "missing cannot be started" in job.tail()
+    finally:
+        job.stop()
 
 
 def test_one_that_ends_while_starting_is_an_error_with_the_end_of_its_log(tmp_path: Path) -> None:

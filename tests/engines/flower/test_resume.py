@@ -16,7 +16,6 @@ from own_images import own_config, write_owners
 from fedfeat.core.errors import CheckpointError, ConfigError
 from fedfeat.core.payload import Payload
 from fedfeat.engines.flower.client import ClientRun, ClientSettings, FederationClient
-from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.codec import pack
 from fedfeat.engines.flower.messages import PROTOCOL, config_to_send, from_records
 from fedfeat.federation.exchange import TooFewClients
@@ -235,9 +234,7 @@ def test_a_state_lost_at_the_end_of_a_task_is_made_up_for_in_the_next(killed: bo
 
     def owner(client: int) -> FederationClient:
         name, path = list(owners.items())[client]
-        return FederationClient(
-            ClientSettings(tmp_path / f"client{client}", name, client, device="cpu"), ClientData(path)
-        )
+        return FederationClient(ClientSettings(tmp_path / f"client{client}", name, client, device="cpu"), path)
 
     def lose(header: Any) -> None:
         if (header["task"], header["op"], header["client"]) == (0, "evaluate", VICTIM) and "lost" not in done:

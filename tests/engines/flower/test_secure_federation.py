@@ -20,7 +20,6 @@ from test_resume import Killed, WatchedGrid
 from fedfeat.algorithm.engine import Lost
 from fedfeat.core.payload import tensor_of
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
-from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.codec import pack, unpack
 from fedfeat.engines.flower.messages import PROTOCOL, config_to_send, from_records
 from fedfeat.engines.flower.policy import ClientPolicy
@@ -168,7 +167,7 @@ BLURRED = {"secure_aggregation": True, "clip": 1.0, "noise": 0.5}
 def owners_with(tmp_path: Path, policy: ClientPolicy) -> dict[int, FederationClient]:
     data = write_owners(tmp_path / "data")
     return {
-        NODE + k: FederationClient(ClientSettings(tmp_path / name, name, device="cpu", policy=policy), ClientData(path))
+        NODE + k: FederationClient(ClientSettings(tmp_path / name, name, device="cpu", policy=policy), path)
         for k, (name, path) in enumerate(data.items())
     }
 

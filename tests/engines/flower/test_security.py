@@ -21,6 +21,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 import httpx
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from federations import eventually
 from flwr.proto.control_pb2 import RegisterNodeRequest
 from flwr.proto.fleet_pb2 import ActivateNodeRequest, PullMessagesRequest, RegisterNodeFleetRequest
 from flwr.proto.node_pb2 import Node
@@ -102,9 +103,9 @@ def test_a_client_with_an_unknown_key_ends(federation: Federation, tmp_path: Pat
     key = tmp_path / "stranger.key"
     key.write_bytes(certificates.private_openssh(certificates.new_key()))
     before = federation.online()
-    node = SuperNode(tmp_path, "node", federation.address, ca=federation.link.ca, key=key, restart=False).start()
+    node = SuperNode(tmp_path, "node", federation.address, ca=federation.link.ca, key=key).start()
     try:
-        assert node.wait(60) == 1, f"it should have given up\n{node.tail()}"
+        eventually(lambda: node.state()["last_exit"] == 1, 60, "the stranger giving up")
         assert "Exit Code: 305" in node.log.read_text(), node.tail()
         assert federation.online() == before
     finally:

@@ -55,22 +55,22 @@ def open_socket(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=_family(host), backlog=512)
 
 
-def is_healthy(host: str, port: int, ca: Path | None, timeout: float = 2.0) -> bool:
+def is_healthy(host: str, port: int, ca: Path | None) -> bool:
     """Tell whether ``GET /health`` at an address gives 200; with an authority, over TLS."""
     try:
-        return _health(host, port, ca, timeout)
+        return _health(host, port, ca, timeout=2.0)
     except httpx.TransportError:
         return False
 
 
-def check_server(host: str, port: int, ca: Path | None, timeout: float = 5.0) -> bool:
+def check_server(host: str, port: int, ca: Path | None) -> bool:
     """Tell whether a server is there; one that waiting cannot change is refused with the reason.
 
     :param ca: the authority of this client's keys; None for a server without TLS.
     """
     address = join_address(host, port)
     try:
-        return _health(host, port, ca, timeout)
+        return _health(host, port, ca, timeout=5.0)
     except (httpx.RemoteProtocolError, httpx.ReadError) as error:
         if ca is None:
             raise ConfigError(f"{address}: speaks TLS; pass this client's keys with --keys") from error

@@ -17,7 +17,6 @@ from flwr.clientapp import ClientApp
 from fedfeat import __version__
 from fedfeat.core.errors import one_line
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
-from fedfeat.engines.flower.client_data import ClientData
 from fedfeat.engines.flower.guard import LARGEST_LOG
 from fedfeat.engines.flower.messages import ASK, HELLO, from_records, to_records
 from fedfeat.engines.flower.policy import ClientPolicy, read_policy
@@ -77,7 +76,7 @@ def make_client(config: dict[str, Any]) -> FederationClient:
         policy=read_policy(Path(str(config["policy"]))) if config.get("policy") else ClientPolicy(),
         key=Path(str(config["key"])) if config.get("key") else None,
     )
-    return FederationClient(settings, ClientData(Path(data) if data else None))
+    return FederationClient(settings, Path(data) if data else None)
 
 
 def reply_to(client: FederationClient, kind: str, message: Message) -> Message:

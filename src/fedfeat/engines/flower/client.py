@@ -28,7 +28,8 @@ from fedfeat.core.payload import SHARED, Payload, State, tensor_of, value_bytes
 from fedfeat.data import fingerprint
 from fedfeat.data.owned import held_classes
 from fedfeat.data.settings import OWNED
-from fedfeat.engines.flower.client_data import ClientData, check_unchanged, read_secret
+from fedfeat.engines.base import frozen_model
+from fedfeat.engines.flower.client_data import check_unchanged, open_data, read_secret
 from fedfeat.engines.flower.codec import Packed, pack, unpack
 from fedfeat.engines.flower.messages import PROTOCOL, Header, config_received
 from fedfeat.engines.flower.policy import ClientPolicy, PolicyError
@@ -39,7 +40,6 @@ from fedfeat.federation.privacy import in_words
 from fedfeat.federation.secure.client import SecureClient, phase_of
 from fedfeat.federation.secure.signing import Identity
 from fedfeat.federation.secure.sums import Sums
-from fedfeat.models import FlatModel
 
 PREVIOUS_MODEL = SHARED + "previous_model"
 log = logging.getLogger("fedfeat.client")
@@ -68,7 +68,7 @@ class ClientSettings:
 class FederationClient:
     """One client; it may take part in one run after another, and keeps each run's memory apart."""
 
-    def __init__(self, settings: ClientSettings, data: ClientData) -> None:
+    def __init__(self, settings: ClientSettings, data: Path | None) -> None:
         self.settings, self.data = settings, data
         self.run: ClientRun | None = None  # the one that is open
         self.audit = AuditLog(settings.folder / AUDIT)
@@ -158,11 +158,7 @@ class FederationClient:
             config = self._received(table)
             self.settings.policy.check_run(config)
             remove_leftovers(folder)
-            account = UpdateAccount(self.settings.folder)
-            own = self.settings
-            store = Store(folder / "store", keep_ends=own.policy.most_rollbacks > 0)
-            identity = Identity(own.key, own.policy.peers)
-            self.run = ClientRun(name, table, config, self.data, store, own.policy, account, identity)
+            self.run = ClientRun(folder, table, config, self.data, self.settings)
         return self.run
 
     def _folder(self, run: str) -> Path:
@@ -184,28 +180,20 @@ class FederationClient:
 class ClientRun:
     """A client's part in one run."""
 
-    def __init__(
-        self,
-        name: str,
-        table: Any,
-        config: Config,
-        data: ClientData,
-        store: Store,
-        policy: ClientPolicy,
-        account: UpdateAccount,
-        identity: Identity,
-    ) -> None:
-        self.name, self.table, self.config, self.store = name, table, config, store
-        self.policy, self.account = policy, account
-        self.dataset, self.scenario = data.open(config)
+    def __init__(self, folder: Path, table: Any, config: Config, data: Path | None, settings: ClientSettings) -> None:
+        self.name, self.table, self.config, self.policy = folder.name, table, config, settings.policy
+        self.account = UpdateAccount(settings.folder)
+        self.store = Store(folder / "store", keep_ends=self.policy.most_rollbacks > 0)
+        self.dataset, self.scenario = open_data(data, config)
         if self.dataset.private:
-            check_unchanged(store.folder, self.dataset, self.scenario, store.task)
+            check_unchanged(self.store.folder, self.dataset, self.scenario, self.store.task)
         self.fingerprint = fingerprint(self.dataset)
         self.engine = self._new_engine()
         self.secure: SecureClient | None = None
         if config.privacy.secure_aggregation:
             sums = Sums(config, self.engine.method, private=self.dataset.private)
-            self.secure = SecureClient(store.folder / "secure", sums, identity)
+            identity = Identity(settings.key, self.policy.peers)
+            self.secure = SecureClient(self.store.folder / "secure", sums, identity)
 
     def summary(self, snapshot: Snapshot | None = None) -> Header:
         """Return what the server may know of a state: how often it changed, and how many exemplars it holds."""
@@ -322,10 +310,7 @@ class ClientRun:
 def before_growth(engine: InProcessEngine, weights: Tensor) -> Tensor:
     """Return the model that the previous task ended with, given the one that this task starts from."""
     engine.model.load(weights)
-    network = engine.new_network().requires_grad_(False)
-    for task in range(engine.task):
-        network.head.grow(engine.scenario.seen_classes(task), task)
-    earlier = FlatModel(network.requires_grad_(False))
+    earlier = frozen_model(engine.new_network(), engine.scenario, engine.task - 1)
     grown = engine.model.named_values()
     for name, value in earlier.named_values().items():
         value.copy_(grown[name][: len(value)] if value.dim() else grown[name])

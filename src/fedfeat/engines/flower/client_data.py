@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedfeat.config.config import Config
@@ -18,24 +17,18 @@ from fedfeat.scenario import Scenario
 from fedfeat.scenario.build import named_classes, named_scenario, scenario_of
 
 
-@dataclass(frozen=True)
-class ClientData:
-    """What ``--data`` points to: the client's own images, or a public data set, as the server's configuration says.
+def open_data(path: Path | None, config: Config) -> tuple[Dataset, Scenario]:
+    """Return the images and who gets which of them; only this client's part is ever looked at.
 
-    :param path: a folder with one sub-folder per class, or parquet; or where the public data set lies on this machine.
-        Unset, where ``fedfeat data`` would look for it.
+    :param path: what ``--data`` points to: a folder with one sub-folder per class, or parquet; or where the public data
+        set lies on this machine. Unset, where ``fedfeat data`` would look for it.
     """
-
-    path: Path | None = None
-
-    def open(self, config: Config) -> tuple[Dataset, Scenario]:
-        """Return the images and who gets which of them; only this client's part is ever looked at."""
-        if config.data.name == OWNED:
-            owned = read_own(self.path, config.data, named_classes(config.scenario), config.seed)
-            return owned, named_scenario(config.scenario, config.seed, owned.train_labels)
-        location = {"path": None if self.path is None else str(self.path.absolute())}
-        dataset = load_dataset(config.data.model_copy(update=location), seed=config.seed)
-        return dataset, scenario_of(dataset, config.scenario, config.seed)
+    if config.data.name == OWNED:
+        owned = read_own(path, config.data, named_classes(config.scenario), config.seed)
+        return owned, named_scenario(config.scenario, config.seed, owned.train_labels)
+    location = {"path": None if path is None else str(path.absolute())}
+    dataset = load_dataset(config.data.model_copy(update=location), seed=config.seed)
+    return dataset, scenario_of(dataset, config.scenario, config.seed)
 
 
 def check_unchanged(folder: Path, dataset: Dataset, scenario: Scenario, task: int) -> None:

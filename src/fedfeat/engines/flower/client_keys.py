@@ -64,11 +64,6 @@ def _revoked(path: Path) -> str | None:
     return one_line(beside.read_text(errors="replace").strip(), 200) if beside.exists() else None
 
 
-def read_publics(folder: Path) -> dict[str, ClientKey]:
-    """Read all keys of a folder, by client name."""
-    return {path.stem: read_public(path) for path in sorted(folder.glob("*.pub"))}
-
-
 class WatchedKeys:
     """The keys of a folder that may change at any time; files are read again when one of them did.
 

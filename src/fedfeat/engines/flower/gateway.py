@@ -282,11 +282,6 @@ class Listener:
         self.sockets[0].close()
 
 
-async def listen(gateway: Gateway, host: str, port: int, tls: ssl.SSLContext | None) -> Listener:
-    """Start to serve an address."""
-    return Listener(gateway, open_socket(host, port), tls)
-
-
 async def run(gateway: Gateway, listening: socket.socket, tls: ssl.SSLContext) -> None:
     """Serve until told to end by a signal."""
     stop = asyncio.Event()

@@ -1,10 +1,10 @@
 """Keeps one command running, and takes its whole family down when the process that asked for it is gone.
 
-It is run as a file, with nothing but the standard library: ``python -I guard.py STATE RESTART COMMAND ...``. Its
+It is run as a file, with nothing but the standard library: ``python -I guard.py STATE COMMAND ...``. Its
 standard input is a pipe from the process that started it; the end of that pipe, however it came about (also by
-``kill -9``), ends the command. RESTART is ``always`` (but not after exit 78) or ``never``. STATE is a JSON file: pid,
-starts, last exit. The log beside it, ``NAME.log`` for ``NAME.state.json``, is begun anew when it is full, and the one
-before kept.
+``kill -9``), ends the command. One that ends by itself is started again, but not after exit 78. STATE is a JSON file:
+pid, starts, last exit. The log beside it, ``NAME.log`` for ``NAME.state.json``, is begun anew when it is full, and the
+one before kept.
 
 Flower's processes start others in sessions of their own, which a signal to a process group does not reach. On Linux
 the guard therefore adopts every orphan below it and signals all its descendants one by one.
@@ -59,8 +59,8 @@ def descendants(root: int) -> list[int]:
 class Guard:
     """One command, its restarts and its end."""
 
-    def __init__(self, state: Path, restart: bool, command: list[str]) -> None:
-        self.state, self.restart, self.command = state, restart, command
+    def __init__(self, state: Path, command: list[str]) -> None:
+        self.state, self.command = state, command
         self.pid = 0
         self.starts = 0
         self.last_exit: int | None = None
@@ -69,7 +69,7 @@ class Guard:
         self.stopping = False
 
     def run(self) -> int:
-        """Run until told to stop, or until the command ends and is not to be restarted."""
+        """Run until told to stop, or until the command ends in a way that starting it again would not help."""
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         wake = self._wake_on_signals()
         next_start = time.monotonic()
@@ -85,7 +85,7 @@ class Guard:
                 self.stopping = True
             if self.pid and self._reap():
                 self._end_family()
-                if not self.restart or self.last_exit == FINAL:
+                if self.last_exit == FINAL:
                     break
                 next_start = time.monotonic() + self._next_delay()
         self._end_family()
@@ -182,8 +182,8 @@ class Guard:
 
 def main() -> int:
     """Run one command under guard."""
-    state, restart, *command = sys.argv[1:]
-    return abs(Guard(Path(state), restart == "always", command).run())
+    state, *command = sys.argv[1:]
+    return abs(Guard(Path(state), command).run())
 
 
 if __name__ == "__main__":

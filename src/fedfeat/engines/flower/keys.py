@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.files import disk_errors
 from fedfeat.engines.flower import certificates
-from fedfeat.engines.flower.client_keys import WatchedKeys, read_public, read_publics, until
+from fedfeat.engines.flower.client_keys import WatchedKeys, read_public, until
 
 SERVER_DAYS = 825
 CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -65,7 +65,7 @@ class ClientKeys:
 def client_names(text: str) -> list[str]:
     """Read ``--clients``: a number gives client-0, client-1, ...; otherwise names, separated by commas."""
     if text.strip().isdecimal():
-        count = int(text)
+        count = int(text.strip())
         if not 1 <= count <= 10_000:
             raise ConfigError(f"--clients: expected 1 to 10000 clients, got {count}")
         return [f"client-{index}" for index in range(count)]
@@ -152,7 +152,7 @@ def read_server_keys(folder: Path) -> ServerKeys:
         certificate.verify_directly_issued_by(authority)
     except Exception as error:
         raise ConfigError(f"{files[1]}: not signed by {files[0]}; copy both from the same set") from error
-    if not read_publics(folder / "clients"):
+    if not [read_public(path) for path in sorted((folder / "clients").glob("*.pub"))]:
         raise ConfigError(f"{folder / 'clients'}: no public key (*.pub), so nobody could join; add clients' keys")
     return ServerKeys(Certificates(*files), WatchedKeys(folder.absolute() / "clients"))
 

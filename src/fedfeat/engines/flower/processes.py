@@ -61,8 +61,8 @@ def offline_environment(home: Path) -> dict[str, str]:
 class Process:
     """One command kept running by a guard; leaving the context ends it and everything it started."""
 
-    def __init__(self, folder: Path, name: str, command: list[str], *, restart: bool = True) -> None:
-        self.folder, self.name, self.command, self.restart = folder.absolute(), name, command, restart
+    def __init__(self, folder: Path, name: str, command: list[str]) -> None:
+        self.folder, self.name, self.command = folder.absolute(), name, command
         self.log = self.folder / f"{name}.log"
         self._state_file = self.folder / f"{name}.state.json"
         self._environment = offline_environment(self.folder / "flwr")
@@ -73,10 +73,9 @@ class Process:
         """Start the command under its guard."""
         private_folder(self.folder)  # logs and messages are nobody else's business
         self._state_file.unlink(missing_ok=True)
-        policy = "always" if self.restart else "never"
         with self.log.open("ab") as log:
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", guard.__file__, str(self._state_file), policy, *self.command],
+                [sys.executable, "-I", guard.__file__, str(self._state_file), *self.command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -116,17 +115,6 @@ class Process:
     def pid(self) -> int:
         """The command's process id, 0 while it is not running."""
         return int(self.state()["pid"])
-
-    def wait(self, seconds: float | None = None) -> int | None:
-        """Wait for a command without restarts to end and return its exit code; None when time is up."""
-        if self._guard is None:
-            return None
-        try:
-            self._guard.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
-        code = self.state()["last_exit"]
-        return int(code) if code is not None else None
 
     def tail(self, lines: int = 15) -> str:
         """Return the end of the log."""
@@ -173,16 +161,9 @@ class ListeningProcess(Process):
     """A process that serves an address; without a port it takes a free one."""
 
     def __init__(
-        self,
-        folder: Path,
-        name: str,
-        command: list[str],
-        address: tuple[str, int],
-        ca: Path | None = None,
-        *,
-        restart: bool = True,
+        self, folder: Path, name: str, command: list[str], address: tuple[str, int], ca: Path | None = None
     ) -> None:
-        super().__init__(folder, name, command, restart=restart)
+        super().__init__(folder, name, command)
         (self.host, self.port), self.ca = address, ca
 
     @property
@@ -254,7 +235,6 @@ class SuperNode(ListeningProcess):
         ca: Path | None = None,
         key: Path | None = None,
         config: Mapping[str, str | int | float | bool] | None = None,
-        restart: bool = True,
     ) -> None:
         port = free_port()
         command = [*flower_command("flower-supernode"), "--superlink", server, "--isolation", "subprocess"]
@@ -263,7 +243,7 @@ class SuperNode(ListeningProcess):
             command += ["--auth-supernode-private-key", str(key.absolute())]
         if config:
             command += ["--node-config", " ".join(f"{name}={json.dumps(value)}" for name, value in config.items())]
-        super().__init__(folder, name, command, (LOOPBACK, port), restart=restart)
+        super().__init__(folder, name, command, (LOOPBACK, port))
 
 
 class GatewayProcess(ListeningProcess):

@@ -6,7 +6,6 @@ import json
 import logging
 import time
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 from fedfeat.algorithm.engine import Lost
@@ -19,14 +18,6 @@ from fedfeat.federation.screen import fault_of_header, is_count
 ROSTER = "federation.json"
 AGAIN_AFTER = 30.0  # seconds until a client that cannot take part is asked again
 log = logging.getLogger("fedfeat.server")
-
-
-@dataclass(frozen=True)
-class RefusedNode:
-    """Why a node cannot take part, and until when it is left alone."""
-
-    problem: str
-    until: float
 
 
 def fault_of_hello(hello: Header) -> str | None:
@@ -67,7 +58,7 @@ class Roster:
         self.greeting = {**greeting, "run": self.run}
         self.members: dict[int, int] = {}  # the node of each client that is connected
         self.classes: dict[int, list[str]] = {}  # classes that clients with data of their own say they hold
-        self._refused: dict[int, RefusedNode] = {}  # by node
+        self._refused: dict[int, tuple[str, float]] = {}  # by node: why, and until when it is left alone
         self.audit = AuditLog(folder / AUDIT)
 
     def refresh(self) -> None:
@@ -75,7 +66,7 @@ class Roster:
         online = self.channel.nodes()
         self.members = {k: node for k, node in self.members.items() if node in online}
         self._refused = {node: refusal for node, refusal in self._refused.items() if node in online}
-        resting = {node for node, refusal in self._refused.items() if time.monotonic() < refusal.until}
+        resting = {node for node, (_, until) in self._refused.items() if time.monotonic() < until}
         new = online.keys() - set(self.members.values()) - resting
         requests = {node: Request(node, self.greeting) for node in sorted(new)}
         answers = dict(self.channel.send(HELLO, requests, self.deadline)) if requests else {}
@@ -116,12 +107,12 @@ class Roster:
         self.audit.note("joined", name=name, client=client, node=node)
 
     def _refuse(self, node: int, name: str, problem: str, took: float) -> None:
-        before = self._refused.get(node)
-        if before is None or before.problem != problem:
+        before, _ = self._refused.get(node, (None, 0.0))
+        if before != problem:
             log.warning("%s cannot take part: %s", name, problem)
             self.audit.note("refused", name=name, node=node, reason=problem)
         # A client may read all its images before it says no, and the run waits for that: ask a slow one less often.
-        self._refused[node] = RefusedNode(problem, time.monotonic() + max(AGAIN_AFTER, 10 * took))
+        self._refused[node] = problem, time.monotonic() + max(AGAIN_AFTER, 10 * took)
 
     def _id_for(self, name: str, wanted: int | None) -> int | None:
         """Return the id of a client; None if it cannot have one."""
