@@ -139,13 +139,11 @@ def _speed(result: Mapping[str, Any]) -> str:
     return f", {speed:,.0f} images/s" if speed else ""
 
 
-def finish_all(
-    runs: Sequence[Planned], console: Console, *, workers: int = 1, pool: RunPool | None = None
-) -> list[RunOutcome]:
+def finish_all(runs: Sequence[Planned], console: Console, pool: RunPool) -> list[RunOutcome]:
     """Run what is missing with one display, and say what was done."""
     names = tell_apart([run.config for run in runs])
     with SweepProgress(console, dict(zip((run.path for run in runs), names, strict=True))) as progress:
-        outcomes = finish_planned(runs, workers=workers, watch=progress, pool=pool)
+        outcomes = finish_planned(runs, watch=progress, pool=pool)
     console.print(progress.summary(), markup=False, highlight=False)
     return outcomes
 
