@@ -16,7 +16,6 @@ import torch
 from fedfeat.algorithm.method import Method
 from fedfeat.config.config import Config, make_config
 from fedfeat.config.plugins import forget
-from fedfeat.config.presets import COMPARED
 from fedfeat.core.settings import merge
 from fedfeat.data import Dataset, load_dataset
 from fedfeat.engines.factory import EngineFactory, make_engine
@@ -31,7 +30,6 @@ from fedfeat.scenario import Scenario
 
 Changes = Mapping[str, Any]  # tables of the configuration that differ from the toy problem's
 NONE: Changes = {}
-PLAIN = COMPARED.split(",")[0]
 TIMED = ("seconds", "images_per_second")  # what differs between two runs of the same
 
 
@@ -128,10 +126,6 @@ class Trial:
     ) -> Experiment:
         """Put an experiment together, with an engine and a partition of one's own if need be."""
         return Experiment(self.config(changes), self.dataset, scenario, factory)
-
-    def plain(self) -> Experiment:
-        """Put the same together without the method's own parts: plain averaging, nothing kept."""
-        return self.experiment({"method": PLAIN})
 
     def finish(self, experiment: Experiment, listeners: tuple[Listener, ...] = ()) -> Run:
         """Run an experiment in a folder of its own."""
