@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fedfeat.config.config import Config, make_config
+from fedfeat.data.dataset import Augmentation, Dataset
 from fedfeat.runs.contract import problem
-from fedfeat.runs.contract.problem import NUM_CLASSES, PER_CLASS, scenario_from, toy_dataset, toy_images, write_toy
+from fedfeat.runs.contract.problem import NUM_CLASSES, PER_CLASS, TESTED, scenario_from, toy_images, write_toy
 
 __all__ = [
     "NUM_CLASSES",
@@ -27,6 +28,12 @@ SMALL: dict[str, Any] = {
     "lander": {"batch": 8, "generation": {"rounds": 2, "adversarial_delay": 1, **GENERATION}},
     "fedfsa": {"server_epochs": 5, "text": {"dim": 24}},
 }
+
+
+def toy_dataset(augmentation: Augmentation | None = None) -> Dataset:
+    train, test = toy_images(PER_CLASS, 0), toy_images(TESTED, 1)
+    names = tuple(f"square-{c}" for c in range(NUM_CLASSES))
+    return Dataset("toy", *train, *test, names, (0.25,), (0.25,), augmentation or Augmentation(1, False, 0.1))
 
 
 def toy_table(**changes: Any) -> dict[str, Any]:

@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.data.dataset import Augmentation, Dataset, Images, Labels
+from fedfeat.data.dataset import Images, Labels
 from fedfeat.scenario import Scenario, ScenarioSettings
 from fedfeat.scenario.partition import Split
 
 NUM_CLASSES, TASKS, CLIENTS, ROUNDS = 6, 3, 3, 2
 PER_CLASS, TESTED = 24, 10  # images of a class, to train on and to test with
 BUDGET = 6  # exemplars per finished task, in the whole federation
-CLASS_NAMES = tuple(f"square-{c}" for c in range(NUM_CLASSES))
 
 
 def toy_images(per_class: int, seed: int) -> tuple[Images, Labels]:
@@ -26,12 +25,6 @@ def toy_images(per_class: int, seed: int) -> tuple[Images, Labels]:
         row, column = divmod(int(label), 3)
         image[row * 4 : row * 4 + 3, column * 3 : column * 3 + 2] += 150
     return images.astype(np.uint8), labels.astype(np.int64)
-
-
-def toy_dataset(augmentation: Augmentation | None = None) -> Dataset:
-    """Return the images as a data set in memory."""
-    train, test = toy_images(PER_CLASS, 0), toy_images(TESTED, 1)
-    return Dataset("toy", *train, *test, CLASS_NAMES, (0.25,), (0.25,), augmentation or Augmentation(1, False, 0.1))
 
 
 def write_toy(path: Path) -> Path:
