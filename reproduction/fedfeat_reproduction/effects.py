@@ -10,7 +10,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedfeat.core.errors import FedfeatError
-from fedfeat.core.files import write_atomically
 from fedfeat_reproduction.choices import METHOD, Alternative, ChoiceRuns, choose_alternatives
 from fedfeat_reproduction.records import Accuracy, Record, first_problem
 from fedfeat_reproduction.results import RecordIndex, SeedMean, setting_of, setting_table
@@ -139,11 +138,6 @@ def measured(runs: ChoiceRuns, records: Sequence[Record]) -> MeasuredChoices:
         environments=_environments(kept for _, pairs in found for pair in pairs.values() for kept in pair),
         effects=[effect_of(a, runs, pairs) for a, pairs in found if pairs],
     )
-
-
-def write_measured(kept: MeasuredChoices, path: Path) -> None:
-    """Write the file."""
-    write_atomically(path, kept.to_json().encode())
 
 
 def read_measured(path: Path) -> MeasuredChoices | None:

@@ -83,13 +83,6 @@ TABLES: Mapping[str, PaperTable] = _read_tables()
 BASELINES = {entry.label: entry.method for entry in TABLES[MAIN].entries}  # the paper's names and ours
 
 
-def find_table(name: str) -> PaperTable:
-    """Return a table by its name."""
-    if name not in TABLES:
-        raise FedfeatError(f"{name}: the paper has no such table; {nearest(name, TABLES)} (see 'fedfeat paper list')")
-    return TABLES[name]
-
-
 def select(entries: Sequence[PaperEntry], only: str) -> list[PaperEntry]:
     """Return the entries that ``--only`` names: words of one kind are alternatives, different kinds must all fit.
 

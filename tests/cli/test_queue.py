@@ -51,7 +51,7 @@ def test_runs_of_a_queue_equal_runs_of_their_own_and_a_failure_ends_no_other(con
     done = fedfeat("queue", file, "--out", tmp_path / "runs", "--results", tmp_path, "--limit", "1000")
     assert done.exit_code == 1
     assert "2 done now, 1 failed, 1 left for later" in done.output
-    queued = [entry.run.path for entry in read_queue(file, tmp_path / "runs")]
+    queued = [run.path for _, run in read_queue(file, tmp_path / "runs")]
     for number, path in ((1, queued[1]), (3, queued[3])):
         options = file.read_text().splitlines()[number + 1].split()[2:]
         assert fedfeat("run", *options, "--out", tmp_path / f"own{number}").exit_code == 0
@@ -60,11 +60,11 @@ def test_runs_of_a_queue_equal_runs_of_their_own_and_a_failure_ends_no_other(con
 
 def test_what_is_finished_or_recorded_is_not_run_again(config: Path, tmp_path: Path) -> None:
     file = queue_of(tmp_path, f"1 run {config} --set method=finetune")
-    (entry,) = read_queue(file, tmp_path / "runs")
+    ((_, run),) = read_queue(file, tmp_path / "runs")
     arguments = ("queue", file, "--out", tmp_path / "runs", "--results", tmp_path)
     assert "1 done now" in fedfeat(*arguments).output
     assert "1 done before" in fedfeat(*arguments, "--limit", "0").output
-    (tmp_path / f"{entry.run.path.name}.json").touch()
+    (tmp_path / f"{run.path.name}.json").touch()
     assert "nothing to run" in fedfeat(*arguments).output
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from exported_files import metadata_of
 from fedfeat.config.config import make_config
 from fedfeat.core.payload import Payload
 from fedfeat.federation.screen import fault_of
@@ -114,4 +115,4 @@ def test_its_prediction_is_exported_under_its_name(result: Result, folder: Path)
     logits, _ = FORMATS["torchscript"].load(folder / "model.pt")(torch.from_numpy(images))
     torch.testing.assert_close(logits, trained.predict(images).logits)
     assert not torch.equal(logits, trained.predict(images, "none").logits)
-    assert FORMATS["torchscript"].metadata(folder / "model.pt")["correction"] == "cooled"
+    assert metadata_of(folder / "model.pt", "torchscript")["correction"] == "cooled"

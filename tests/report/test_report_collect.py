@@ -14,7 +14,7 @@ import tomli_w
 from fedfeat.config.config import make_config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
-from fedfeat.report.collect import Spread, find_runs, group_runs, problems, read_run, setting, summary_rows
+from fedfeat.report.collect import Spread, find_runs, group_runs, problems, read_run, setting
 from fedfeat.report.page_data import page_data
 from fedfeat.report.run import Run
 from fedfeat.runs.identity import deciding_settings
@@ -32,17 +32,20 @@ def test_a_whole_run_misses_nothing(make_run):
 
 def test_mean_and_sample_deviation_over_seeds(make_run):
     runs = [read_run(make_run(seed=s)) for s in (0, 1, 5)]
-    (row,) = summary_rows(runs)
+    (row,) = group_runs(runs)
     assert row.seeds == (0, 1, 5)
-    assert row.final_accuracy == Spread(pytest.approx(74.5), pytest.approx(7.0**0.5))  # deviations -2, -1, 3: 14 / 2
-    assert row.megabytes_up is not None
-    assert row.megabytes_up.mean == pytest.approx(2.000002)
+    expected = Spread(pytest.approx(74.5), pytest.approx(7.0**0.5))  # deviations -2, -1, 3: 14 / 2
+    assert row.spread("final_accuracy") == expected
+    sent = row.spread("megabytes_up")
+    assert sent is not None
+    assert sent.mean == pytest.approx(2.000002)
 
 
 def test_one_seed_has_no_deviation(make_run):
-    (row,) = summary_rows([read_run(make_run(seed=3))])
-    assert row.final_accuracy == Spread(75.5, None)
-    assert row.final_accuracy.text() == "75.50"
+    (row,) = group_runs([read_run(make_run(seed=3))])
+    accuracy = row.spread("final_accuracy")
+    assert accuracy == Spread(75.5, None)
+    assert accuracy.text() == "75.50"
 
 
 def test_groups_split_by_setting_and_are_named_by_it(make_run):
@@ -58,13 +61,13 @@ def test_groups_split_by_setting_and_are_named_by_it(make_run):
 
 def test_images_of_ones_own_are_known_by_their_place(make_run):
     own = [read_run(make_run(dataset="npz", place=p, folder=f"own-{p}")) for p in ("a.npz", "b.npz")]
-    assert sorted(row.label for row in summary_rows(own)) == [
+    assert sorted(row.label for row in group_runs(own)) == [
         "fedcbdr (data.path=a.npz)",
         "fedcbdr (data.path=b.npz)",
     ]
     known = [read_run(make_run(place=p, seed=s, folder=f"known-{p}")) for s, p in enumerate(("a", "b"))]
-    assert [row.label for row in summary_rows(known)] == ["fedcbdr"]
-    assert sorted(row.label for row in summary_rows([own[0], *known])) == [
+    assert [row.label for row in group_runs(known)] == ["fedcbdr"]
+    assert sorted(row.label for row in group_runs([own[0], *known])) == [
         "fedcbdr (data.name=digits)",
         "fedcbdr (data.name=npz)",
     ]
@@ -122,10 +125,10 @@ def test_settings_that_change_no_result_split_no_seeds(make_run):
     left_out = {"mirror": {"tensorboard": True}, "federation": {"quorum": 2}, "fedcbdr": {"mask_block": 8}}
     usual = with_settings(make_run(seed=0), fedcbdr={"mask_block": 256})
     runs = [read_run(usual), read_run(with_settings(make_run(seed=1), **left_out))]
-    (row,) = summary_rows(runs)
+    (row,) = group_runs(runs)
     assert (row.label, row.seeds) == ("fedcbdr", (0, 1))
     other = read_run(with_settings(make_run(seed=2), fedcbdr={"mode": "repo", "mask_block": 8}))
-    assert len(summary_rows([*runs, other])) == 2
+    assert len(group_runs([*runs, other])) == 2
 
 
 @pytest.mark.parametrize("method", ["fedcbdr+feat", "lander"])
@@ -149,13 +152,13 @@ def test_a_prior_that_is_not_finite_is_none(make_run):
 
 def test_best_method_comes_first(make_run):
     runs = [read_run(make_run("finetune")), read_run(make_run("fedcbdr+feat", gain=8.0))]
-    assert [row.method for row in summary_rows(runs)] == ["fedcbdr+feat", "finetune"]
+    assert [row.method for row in group_runs(runs)] == ["fedcbdr+feat", "finetune"]
 
 
 def test_a_seed_run_twice_counts_once_and_is_named(make_run):
     one, two = make_run(seed=1, folder="a"), make_run(seed=1, folder="b")
     runs = find_runs([one.parent])
-    (row,) = summary_rows(runs)
+    (row,) = group_runs(runs)
     assert row.seeds == (1,)
     assert [path for path, _ in problems(runs)] == [two]
 
@@ -170,15 +173,15 @@ def test_unfinished_run_says_how_far_it_came_and_does_not_count(make_run):
     assert run.accuracies() == [91.0]
     assert any("unfinished: 1 of 2 tasks done, 3 rounds" in s for s in run.missing)
     assert any("1 unreadable line" in s for s in run.missing)
-    (row,) = summary_rows([run, read_run(done)])
+    (row,) = group_runs([run, read_run(done)])
     assert (row.seeds, row.unfinished) == ((0,), 1)
 
 
 def test_no_finished_run_gives_a_row_without_numbers(make_run):
     path = make_run()
     (path / "result.json").unlink()
-    (row,) = summary_rows([read_run(path)])
-    assert row.final_accuracy is None
+    (row,) = group_runs([read_run(path)])
+    assert row.spread("final_accuracy") is None
     assert row.seeds == ()
 
 
@@ -192,7 +195,7 @@ def test_no_broken_file_raises(make_run, name, content):
     path = make_run()
     (path / name).write_bytes(content)
     run = read_run(path)
-    summary_rows([run])
+    group_runs([run])
     harmless = name == "env.json" and content == b'{"tasks": 3}'
     assert bool(run.missing) != harmless
 

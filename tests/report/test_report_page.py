@@ -14,7 +14,7 @@ import tomli_w
 from plotly.offline import get_plotlyjs
 
 from fedfeat.core.errors import FedfeatError
-from fedfeat.report.collect import find_runs, summary_rows
+from fedfeat.report.collect import find_runs, group_runs
 from fedfeat.report.headline import headline
 from fedfeat.report.page import ASSETS, SCRIPTS, STYLES, data_text, document, report_html, write_report
 from fedfeat.report.page_data import page_data
@@ -113,7 +113,7 @@ def test_the_same_runs_give_the_same_bytes(runs):
 
 
 def test_headline_tells_what_came_out_and_what_the_correction_changed(runs):
-    assert headline(summary_rows(runs)) == [
+    assert headline(group_runs(runs)) == [
         "fedcbdr+feat and finetune were run on digits, 4 classes in 2 tasks, spread over 3 clients, "
         "with seeds 0 and 1.",
         "After the last task fedcbdr+feat recognises 76.0 ± 0.7 % of the test images of all classes, "
@@ -128,13 +128,13 @@ def test_a_correction_that_changes_nothing_in_the_end_is_said_to(make_run):
     result = json.loads((path / "result.json").read_text())
     result["accuracy_matrix"][1] = [result["accuracy_matrix"][1][0] + 1, result["accuracy_matrix"][1][1] - 1]
     (path / "result.json").write_text(json.dumps(result))
-    said = headline(summary_rows(find_runs([path])))
+    said = headline(group_runs(find_runs([path])))
     assert said[-1] == "The correction does not change the final accuracy of fedcbdr+feat."
 
 
 def test_many_corrections_are_one_sentence(make_run):
     paths = [make_run(f"replay+feat-{gain}", gain=gain) for gain in (-4.0, 2.0, 6.0, 8.0)]
-    said = headline(summary_rows(find_runs(paths)))
+    said = headline(group_runs(find_runs(paths)))
     assert said[-1] == "The correction changes the final accuracy of 4 methods, by \u22122.0 to +4.0 points."
 
 
@@ -145,16 +145,16 @@ def test_beta_budget_and_rounds_are_told_as_far_as_all_runs_share_them(make_run)
         config = {**tomllib.loads((path / "config.toml").read_text()), "train": {"rounds": rounds}}
         (path / "config.toml").write_text(tomli_w.dumps(config | {"scenario": scenario}))
     said = "The partition is Dirichlet with beta 0.5, the clients together keep at most 14 exemplars per task"
-    assert headline(summary_rows(find_runs(paths)))[1] == f"{said} and a task has 10 rounds."
+    assert headline(group_runs(find_runs(paths)))[1] == f"{said} and a task has 10 rounds."
     (paths[0] / "config.toml").write_text(tomli_w.dumps(config | {"scenario": scenario | {"budget": 6}}))
-    sentences = headline(summary_rows(find_runs(paths)))
+    sentences = headline(group_runs(find_runs(paths)))
     assert sentences[1] == "The partition is Dirichlet with beta 0.5 and a task has 10 rounds."
 
 
 def test_other_data_sets_are_not_ranked(make_run):
     runs = find_runs([make_run(), make_run("finetune", dataset="cifar10")])
     assert not page_data(runs)["ranked"]
-    said = headline(summary_rows(runs))
+    said = headline(group_runs(runs))
     assert any("not a ranking" in sentence for sentence in said)
     assert not any("highest" in sentence for sentence in said)
 

@@ -10,20 +10,20 @@ import statistics
 import pytest
 from rich.console import Console
 
-from fedfeat.report.collect import find_runs, summary_rows
+from fedfeat.report.collect import find_runs, group_runs
 from fedfeat.report.tables import COLUMNS, comparison_csv, comparison_markdown, comparison_terminal
 
 
 @pytest.fixture
 def rows(make_run):
     paths = [make_run("finetune", s) for s in (0, 1)] + [make_run("fedcbdr+feat", s, gain=6.0) for s in (0, 1)]
-    return summary_rows(find_runs(paths))
+    return group_runs(find_runs(paths))
 
 
 def test_csv_equals_the_result_files(rows):
     found = {line["method"]: line for line in csv.DictReader(io.StringIO(comparison_csv(rows)))}
     for row in rows:
-        results = [json.loads((run.path / "result.json").read_text()) for run in row.group.runs]
+        results = [json.loads((run.path / "result.json").read_text()) for run in row.runs]
         for name in ("final_accuracy", "final_accuracy_uncorrected", "forgetting", "images_per_second"):
             values = [r[name] for r in results]
             assert float(found[row.method][f"{name}_mean"]) == statistics.fmean(values)
@@ -44,7 +44,7 @@ def test_markdown_parses_back(rows):
 
 def test_names_cannot_break_the_markdown_table_or_the_csv(make_run):
     name = 'a|b\n"c", <script>'
-    rows = summary_rows(find_runs([make_run(name, folder="x")]))
+    rows = group_runs(find_runs([make_run(name, folder="x")]))
     line = comparison_markdown(rows).splitlines()[2]
     assert line.count("|") - line.count("\\|") == len(COLUMNS) + 4
     assert "<script>" not in line
@@ -65,5 +65,5 @@ def test_terminal_table_fits_and_is_whole(rows, width):
 
 def test_terminal_table_takes_names_literally(make_run):
     console = Console(width=140, file=io.StringIO())
-    console.print(comparison_terminal(summary_rows(find_runs([make_run("[red]x[/red]", folder="x")]))))
+    console.print(comparison_terminal(group_runs(find_runs([make_run("[red]x[/red]", folder="x")]))))
     assert "[red]x[/red]" in console.file.getvalue()

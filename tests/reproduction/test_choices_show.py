@@ -18,7 +18,6 @@ from fedfeat_reproduction.effects import (
     Pair,
     measured,
     read_measured,
-    write_measured,
 )
 from fedfeat_reproduction.page import quick_choices_section, render_page
 from fedfeat_reproduction.records import read_records
@@ -96,7 +95,8 @@ def test_the_file_holds_every_effect_there_is_and_is_read_back(make_record: Make
     assert [effect.choice for effect in kept.effects] == ["momentum", "logits"]
     assert kept.environments == [{"commit": "abc", "gpu": "a GPU", "torch": "2"}]
     path = tmp_path / QUICK_FILE
-    write_measured(kept, path)
+    path.parent.mkdir()
+    path.write_text(kept.to_json())
     assert read_measured(path) == kept
     assert read_records(tmp_path) == []  # it is no record of a run
     assert read_measured(tmp_path / "nowhere.json") is None

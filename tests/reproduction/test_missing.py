@@ -82,11 +82,11 @@ def test_the_queue_has_every_run_once_and_is_understood(make_record: MakeRecord,
     assert seeds == sorted(seeds), "the first seed of everything comes first"
     file = tmp_path / "queue.txt"
     file.write_text("\n".join([*lines[:12], *lines[-60::7]]))
-    for entry in read_queue(file, tmp_path):
-        config = entry.run.config.model_copy(update={"engine": type(entry.run.config.engine)()})
+    for seconds, run in read_queue(file, tmp_path):
+        config = run.config.model_copy(update={"engine": type(run.config.engine)()})
         assert identity(config) in runs
-        assert entry.run.config.engine.name == "cuda"
-        assert entry.seconds >= 5
+        assert run.config.engine.name == "cuda"
+        assert seconds >= 5
 
 
 def test_what_is_recorded_leaves_the_list_and_the_queue(make_record: MakeRecord, elsewhere: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from fedfeat.config.presets import BUDGETS, Cell
 from fedfeat.methods import parts_of
-from fedfeat_reproduction.tables import TABLES, PaperEntry, Value, find_table, parse_cell
+from fedfeat_reproduction.tables import TABLES, PaperEntry, Value, parse_cell
 
 MAIN = {(e.label, e.cell): e.published for e in TABLES["table-main"].entries}
 
@@ -108,11 +108,6 @@ def test_names_of_cells_can_be_read_back() -> None:
     assert parse_cell("cifar10-5-beta1.0") == Cell("cifar10", 5, 1.0, 5)
     with pytest.raises(ValueError, match="not a cell"):
         parse_cell("cifar10")
-
-
-def test_an_unknown_table_is_answered_with_the_nearest() -> None:
-    with pytest.raises(Exception, match="did you mean 'table-main'"):
-        find_table("table-mane")
 
 
 def _method(label: str) -> str:

@@ -87,11 +87,6 @@ class Finding:
     holds: bool
 
 
-def no_objection(configs: Sequence[Config]) -> str | None:
-    """Find nothing wrong with any experiments."""
-    return None
-
-
 @dataclass(frozen=True)
 class PaperFigure:
     """One figure of the paper; a drawing is made of its numbers alone, so it can be made again without the runs."""
@@ -104,7 +99,7 @@ class PaperFigure:
     draw: Callable[[Numbers], Any]
     findings: Callable[[Numbers], list[Finding]]
     varies: tuple[str, ...] = ()  # settings that are its axis or tell its panels apart
-    objection: Callable[[Sequence[Config]], str | None] = no_objection  # why it cannot be drawn from experiments
+    objection: Callable[[Sequence[Config]], str | None] = lambda configs: None  # why experiments will not do
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ COMMANDS = {
     "run": ("run:run", "Run an experiment."),
     "resume": ("run:resume", "Continue an interrupted run; the outcome equals that of an uninterrupted one."),
     "rollback": (
-        "rollback:rollback",
+        "run:rollback",
         "Take a run back to an earlier round or the end of a task; resuming it repeats what came afterwards.",
     ),
     "compare": (

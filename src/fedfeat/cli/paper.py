@@ -165,8 +165,7 @@ def figures(
     results: Results = Path("results"),
 ) -> None:
     """Draw all figures: from the numbers of real runs where there are some, else in small on the digits, and marked."""
-    from fedfeat.cli.paper_figures import draw_figures
-    from fedfeat.cli.paper_output import Place
+    from fedfeat.cli.paper_output import Place, draw_figures
 
     draw_figures(names or (), Place(False, out, results), make_pool(workers, None, None), console)
 

@@ -18,14 +18,17 @@ from fedfeat.cli.dry_run import dry_run_all
 from fedfeat.cli.paper import Format
 from fedfeat.cli.progress import exit_if_failed, finish_all
 from fedfeat.core.errors import FedfeatError, MissingExtra, nearest
+from fedfeat.core.files import write_atomically
 from fedfeat.report.tables import markdown_table, terminal_table
+from fedfeat.runs.identity import identity
 from fedfeat.runs.sweep import RunPool, plan
-from fedfeat_reproduction import choices, effects, experiments, render
+from fedfeat_reproduction import choices, effects, experiments, missing, render
 from fedfeat_reproduction.choices import CHOICES, ChoiceRuns
-from fedfeat_reproduction.figures import FIGURES, FigureOptions, experiments_of, make_figure, read_figure
+from fedfeat_reproduction.figures import FIGURES, FigureOptions, draw_again, experiments_of, make_figure, read_figure
+from fedfeat_reproduction.figures.overview import draw_overview
 from fedfeat_reproduction.records import Record, read_records, records_of_runs
 from fedfeat_reproduction.results import RecordIndex, TableRow, with_other_forms
-from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, find_table, further_entries, select
+from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, further_entries, select
 
 WIDE = 92  # a terminal with room for names of methods and choices
 Kind = Literal["table", "figure", "choices"]
@@ -92,7 +95,7 @@ def say_left_out(reasons: Sequence[str]) -> None:
 
 def entries_of(name: str, only: str, also: str) -> list[PaperEntry]:
     """Return the entries of a table that are asked for."""
-    chosen = select(find_table(name).entries, only)
+    chosen = select(TABLES[name].entries, only)
     if not chosen:
         raise FedfeatError(f"--only {only}: no entry of {name} fits all of it; name fewer things")
     return [*chosen, *further_entries(chosen, also)]
@@ -116,7 +119,7 @@ def run_table(
     planned = plan(configs, place.folder)
     if runs.dry:
         return dry_run_all(planned, console)
-    outcomes = finish_all(planned, console, pool=runs.pool)
+    outcomes = finish_all(planned, console, runs.pool)
     show_table(name, entries, changed, place, Format.terminal, console)
     exit_if_failed(outcomes, console)
 
@@ -125,7 +128,7 @@ def show_table(
     name: str, entries: Sequence[PaperEntry], changed: Sequence[str], place: Place, format: Format, console: Console
 ) -> None:
     """Print published values and ours; on a terminal with a heading per cell and the notes."""
-    table, index = find_table(name), place.index(changed)
+    table, index = TABLES[name], place.index(changed)
     rows = [index.row(entry) for entry in entries]
     if name == MAIN and not index.overrides:
         rows = with_other_forms(rows, index)
@@ -165,10 +168,10 @@ def run_choices(only: str, runs: Runs, place: Place, record_to: Path | None, con
     planned = plan(shared.configs(wanted, runs.seeds), place.folder)
     if runs.dry:
         return dry_run_all(planned, console)
-    outcomes = finish_all(planned, console, pool=runs.pool)
+    outcomes = finish_all(planned, console, runs.pool)
     show_choices(only, runs.overrides, place, Format.terminal, console)
     if record_to:
-        effects.write_measured(effects.measured(shared, place.records()), record_to)
+        write_atomically(record_to, effects.measured(shared, place.records()).to_json().encode())
         console.print(str(record_to))
     exit_if_failed(outcomes, console)
 
@@ -233,9 +236,36 @@ def run_figure(name: str, only: str, runs: Runs, place: Place, console: Console)
     planned = plan(experiments_of(FIGURES[name], place.quick, runs.seeds, options), place.folder)
     if runs.dry:
         return dry_run_all(planned, console)
-    outcomes = finish_all(planned, console, pool=runs.pool)
+    outcomes = finish_all(planned, console, runs.pool)
     make_figure(FIGURES[name], outcomes, place.folder / "figures", options)
     show_figure(name, place, Format.terminal, console)
+    exit_if_failed(outcomes, console)
+
+
+def draw_figures(names: Sequence[str], place: Place, pool: RunPool, console: Console) -> None:
+    """Draw figures from the numbers of real runs where there are some, and the others in small on the digits."""
+    for name in names:
+        if name not in FIGURES:
+            raise FedfeatError(f"{name}: no such figure; {nearest(name, FIGURES)} (see 'fedfeat paper list')")
+    need_matplotlib("figures")
+    chosen = [figure for name, figure in FIGURES.items() if not names or name in names]
+    kept = {f.name: path for f in chosen if (path := missing.drawn_numbers(f, place.results)).is_file()}
+    small = {f.name: experiments_of(f, True, experiments.first_seeds(1)) for f in chosen if f.name not in kept}
+    distinct = {identity(config): config for configs in small.values() for config in configs}
+    planned = plan(list(distinct.values()), place.folder / "runs")
+    outcomes = finish_all(planned, console, pool) if planned else []
+    by_identity = dict(zip(distinct, outcomes, strict=True))
+    for figure in chosen:
+        if figure.name in kept:
+            write_atomically(place.folder / f"{figure.name}.json", kept[figure.name].read_bytes())
+            drawn = draw_again(figure, place.folder)
+        else:
+            found = [by_identity[identity(config)] for config in small[figure.name]]
+            drawn = make_figure(figure, found, place.folder, FigureOptions(mark=experiments.QUICK_MARK))
+        console.print(f"{drawn.files[0]}  {drawn.options.mark or 'numbers of real runs'}")
+    if not names:
+        for path in draw_overview(place.index(), place.folder):
+            console.print(f"{path}  records of real runs")
     exit_if_failed(outcomes, console)
 
 

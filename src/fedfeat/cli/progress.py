@@ -88,13 +88,12 @@ class RunProgress:
         if "share_of_peak" in event:
             note += f" ({event['share_of_peak']:.0%} of the GPU's matrix peak)"
             self._say_plan(event["clients_at_once"], event["bytes_per_client"])
+        where = f"task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}"
         if self.bar is not None:
             done = step_of(event, self.rounds)
-            description = f"task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}"
-            self.bar.update(self.bar.task_ids[0], completed=done, description=description, left=left, note=note)
+            self.bar.update(self.bar.task_ids[0], completed=done, description=where, left=left, note=note)
         elif event["round"] == self.rounds or time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
-            where = f"task {event['task']}/{self.tasks} round {event['round']}/{self.rounds}"
             self.console.print(f"{where}: {note}, {left}")
 
     def _say_plan(self, clients: int, bytes_each: int) -> None:
@@ -139,13 +138,11 @@ def _speed(result: Mapping[str, Any]) -> str:
     return f", {speed:,.0f} images/s" if speed else ""
 
 
-def finish_all(
-    runs: Sequence[Planned], console: Console, *, workers: int = 1, pool: RunPool | None = None
-) -> list[RunOutcome]:
+def finish_all(runs: Sequence[Planned], console: Console, pool: RunPool) -> list[RunOutcome]:
     """Run what is missing with one display, and say what was done."""
     names = tell_apart([run.config for run in runs])
     with SweepProgress(console, dict(zip((run.path for run in runs), names, strict=True))) as progress:
-        outcomes = finish_planned(runs, workers=workers, watch=progress, pool=pool)
+        outcomes = finish_planned(runs, watch=progress, pool=pool)
     console.print(progress.summary(), markup=False, highlight=False)
     return outcomes
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -20,14 +19,6 @@ from fedfeat.runs.sweep import Planned, RunOutcome, finish_planned, plan
 from fedfeat.runs.sweep.planned import stored
 
 
-@dataclass(frozen=True)
-class Queued:
-    """A run, and the seconds it may take."""
-
-    seconds: float
-    run: Planned
-
-
 def queue(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a line per run: its seconds, then 'run CONFIG ...'")],
     limit: Annotated[float, typer.Option(help="seconds in all; a run that no longer fits is left for later")] = 1e9,
@@ -36,18 +27,18 @@ def queue(
 ) -> None:
     """Run a list of experiments in one process, as many as fit into a time; what is finished is not run again."""
     began = time.monotonic()
-    entries = [entry for entry in read_queue(file, out) if not (results / _record(entry.run)).is_file()]
-    names = tell_apart([entry.run.config for entry in entries])
+    entries = [(seconds, run) for seconds, run in read_queue(file, out) if not (results / _record(run)).is_file()]
+    names = tell_apart([run.config for _, run in entries])
     outcomes: list[RunOutcome] = []
     left = 0
-    with SweepProgress(console, {e.run.path: n for e, n in zip(entries, names, strict=True)}) as progress:
-        for entry in entries:
+    with SweepProgress(console, {run.path: n for (_, run), n in zip(entries, names, strict=True)}) as progress:
+        for seconds, run in entries:
             remaining = max(limit - (time.monotonic() - began), 0.0)
-            if remaining < entry.seconds and stored(entry.run) is None:
+            if remaining < seconds and stored(run) is None:
                 left += 1
-                console.print(f"left for later, {remaining:.0f} s remain: {entry.run.path.name}", style="dim")
+                console.print(f"left for later, {remaining:.0f} s remain: {run.path.name}", style="dim")
             else:
-                outcomes += finish_planned([entry.run], watch=progress)
+                outcomes += finish_planned([run], watch=progress)
     console.print(", ".join([progress.summary(), *([f"{left} left for later"] if left else [])]))
     exit_if_failed(outcomes, console)
 
@@ -58,8 +49,8 @@ def _record(run: Planned) -> str:
     return f"{folder_name(config.model_copy(update={'run': type(config.run)()}))}.json"
 
 
-def read_queue(path: Path, out: Path) -> list[Queued]:
-    """Read a queue and check every line of it before anything runs."""
+def read_queue(path: Path, out: Path) -> list[tuple[float, Planned]]:
+    """Return the runs of a queue and the seconds that each may take; every line is checked before anything runs."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give a text file with a line per run, such as '90 run cifar10-5'")
     found = []
@@ -70,7 +61,7 @@ def read_queue(path: Path, out: Path) -> list[Queued]:
     return found
 
 
-def _entry(words: list[str], where: str, out: Path) -> Queued:
+def _entry(words: list[str], where: str, out: Path) -> tuple[float, Planned]:
     try:
         seconds = float(words[0])
     except ValueError:
@@ -86,7 +77,8 @@ def _entry(words: list[str], where: str, out: Path) -> Queued:
         config = load_config(given.config, changes(given.recipe, given.set), given.plugin or ())
     except ConfigError as error:
         raise ConfigError(f"{where}: {error}") from None
-    return Queued(seconds, *plan([config], out))
+    (run,) = plan([config], out)
+    return seconds, run
 
 
 class _Parser(argparse.ArgumentParser):

@@ -23,19 +23,19 @@ def report(
     csv: Annotated[bool, typer.Option("--csv", help="print the table as CSV, with full precision")] = False,
 ) -> None:
     """Compare finished runs: print a table and write one HTML page that works offline."""
-    from fedfeat.report.collect import find_runs, problems, summary_rows
+    from fedfeat.report.collect import find_runs, group_runs, problems
     from fedfeat.report.page import write_report
     from fedfeat.report.tables import comparison_csv, comparison_markdown, comparison_terminal
 
     if markdown and csv:
         raise FedfeatError("--markdown and --csv exclude each other; choose one")
     runs = find_runs(dirs)
-    rows = summary_rows(runs)
+    groups = group_runs(runs)
     console = Console(highlight=False)
     if markdown or csv:
-        print(comparison_markdown(rows) if markdown else comparison_csv(rows), end="")
+        print(comparison_markdown(groups) if markdown else comparison_csv(groups), end="")
     else:
-        console.print(comparison_terminal(rows, console.width))
+        console.print(comparison_terminal(groups, console.width))
     target = report_path(dirs, out)
     write_report(runs, target)
     missing = len(problems(runs))
@@ -82,15 +82,15 @@ def report_path(dirs: Sequence[Path], out: Path | None) -> Path:
 def write_comparison(folder: Path, console: Console) -> None:
     """Report every run under a folder: table on the screen; Markdown, CSV, curves and HTML beside the runs."""
     from fedfeat.report import curves_png
-    from fedfeat.report.collect import find_runs, summary_rows
+    from fedfeat.report.collect import find_runs, group_runs
     from fedfeat.report.page import write_report
     from fedfeat.report.tables import comparison_csv, comparison_markdown, comparison_terminal
 
     runs = find_runs([folder])
-    rows = summary_rows(runs)
-    Console(file=console.file, highlight=False).print(comparison_terminal(rows, console.width))
-    write_atomically(folder / "table.md", comparison_markdown(rows).encode())
-    write_atomically(folder / "table.csv", comparison_csv(rows).encode())
+    groups = group_runs(runs)
+    Console(file=console.file, highlight=False).print(comparison_terminal(groups, console.width))
+    write_atomically(folder / "table.md", comparison_markdown(groups).encode())
+    write_atomically(folder / "table.csv", comparison_csv(groups).encode())
     written = ["table.md", "table.csv"]
     try:
         curves_png(runs, folder / "curves.png")

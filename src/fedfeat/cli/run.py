@@ -1,4 +1,4 @@
-"""``fedfeat run``, ``resume``, ``compare`` and ``sweep``: one experiment, or many of which none is run twice."""
+"""``fedfeat run``, ``resume``, ``rollback``, ``compare`` and ``sweep``: one experiment, or many, none run twice."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from fedfeat.config.presets import COMPARED, COMPOSITIONS
 from fedfeat.config.recipes import RECIPES
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
+from fedfeat.federation.rollback import in_words
 from fedfeat.runs.experiment import resume as resume_run
 from fedfeat.runs.experiment import start
+from fedfeat.runs.folder import RunFolder
+from fedfeat.runs.rollback import roll_back
 from fedfeat.runs.sweep import RunPool, in_turn, plan, processes
 from fedfeat.runs.sweep.grid import comparison_runs, load_sweep
 
@@ -93,6 +96,19 @@ def resume(folder: Annotated[Path, typer.Argument(metavar="DIR", help="run folde
         write_run_report(folder)
 
 
+def rollback(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="run folder, of a simulation or of a server")],
+    to: Annotated[str, typer.Option(metavar="TASK:ROUND", help="place to go back to, such as 2:5, or 1:end")],
+) -> None:
+    """Take a run back to an earlier round or the end of a task; resuming it repeats what came afterwards."""
+    record = roll_back(folder, to)
+    typer.echo(f"{folder}: {in_words(record)}")
+    if RunFolder.open(folder).config().engine.name == "flower":
+        typer.echo("start the server again to go on; clients follow if their policy allows it (most_rollbacks)")
+    else:
+        typer.echo(f"'fedfeat resume {folder}' goes on from there")
+
+
 @contextmanager
 def _stoppable(progress: RunProgress) -> Iterator[None]:
     """Leave the terminal as it was; after Ctrl-C in a run that has begun, say how to continue it."""
@@ -123,7 +139,7 @@ def compare(
     runs = comparison_runs(load_config(config, changes(recipe, set), plugin or ()), methods, seeds, out)
     if dry_run:
         return dry.dry_run_all(runs, console)
-    outcomes = finish_all(runs, console, workers=workers)
+    outcomes = finish_all(runs, console, make_pool(workers, None, None))
     if any(outcome.result is not None for outcome in outcomes):
         write_comparison(out, console)
     exit_if_failed(outcomes, console)
@@ -146,7 +162,7 @@ def sweep(
     pool = make_pool(workers, per_gpu, ray)
     if dry_run:
         return dry.dry_run_all(plan(configs, folder), console)
-    outcomes = finish_all(plan(configs, folder), console, pool=pool)
+    outcomes = finish_all(plan(configs, folder), console, pool)
     if any(outcome.result is not None for outcome in outcomes):
         write_comparison(folder, console)
     exit_if_failed(outcomes, console)

@@ -1,11 +1,11 @@
-"""From folders to rows: find runs, group those that differ in the seed alone, and average over seeds."""
+"""From folders to groups: find runs, group those that differ in the seed alone, and average over seeds."""
 
 from __future__ import annotations
 
 import json
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -16,22 +16,12 @@ from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
 from fedfeat.report.run import Run, read_run
 
-__all__ = ["Group", "Run", "Spread", "SummaryRow", "find_runs", "group_runs", "read_run", "summary_rows"]
+__all__ = ["Group", "Run", "Spread", "find_runs", "group_runs", "read_run"]
 
 MAX_LABEL_KEYS = 3
 MOST_IN_CHART = 34
 MOST_VALUE = 24
 VAGUE = ("name", "path", "seed", "mode", "enabled")  # keys that need their table to be understood
-MEASURES = (
-    "final_accuracy",
-    "final_accuracy_uncorrected",
-    "average_incremental_accuracy",
-    "forgetting",
-    "backward_transfer",
-    "megabytes_up",
-    "megabytes_down",
-    "images_per_second",
-)
 
 
 def find_runs(dirs: Iterable[Path]) -> list[Run]:
@@ -79,11 +69,21 @@ class Spread:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in the seed alone."""
+    """Runs that differ in the seed alone: one line of the comparison."""
 
     label: str
     runs: tuple[Run, ...]
     name: str = ""  # the label for charts, where there is less room
+
+    @property
+    def method(self) -> str:
+        """What was run."""
+        return self.runs[0].method
+
+    @property
+    def dataset(self) -> str:
+        """What it was run on."""
+        return self.runs[0].dataset
 
     @property
     def shown(self) -> tuple[Run, ...]:
@@ -98,12 +98,22 @@ class Group:
         return any(run.finished for run in self.runs)
 
     @property
+    def seeds(self) -> tuple[int | None, ...]:
+        """The seeds that count and have a result."""
+        return tuple(run.seed for run in self.shown if run.finished)
+
+    @property
+    def unfinished(self) -> int:
+        """How many runs have no result."""
+        return sum(not run.finished for run in self.runs)
+
+    @property
     def has_correction(self) -> bool:
         """Whether the correction changes anything in any run."""
         return any(run.has_correction for run in self.shown)
 
     def spread(self, measure: str) -> Spread | None:
-        """Return mean and deviation of a measure of finished runs, such as ``forgetting``."""
+        """Return mean and deviation of a measure of finished runs, such as ``forgetting``; None of no run."""
         return Spread.of([getattr(run.result, measure) for run in self.shown if run.result])
 
 
@@ -202,43 +212,6 @@ def _chart_names(methods: Sequence[str], labels: Sequence[str]) -> list[str]:
 def _unique(label: str, taken: list[str]) -> str:
     number = 1 + sum(t == label or t.startswith(f"{label} #") for t in taken)
     return label if number == 1 else f"{label} #{number}"
-
-
-@dataclass(frozen=True)
-class SummaryRow:
-    """One line of the comparison; a spread is None where no run of the group has finished."""
-
-    label: str
-    method: str
-    dataset: str
-    seeds: tuple[int | None, ...]
-    unfinished: int
-    final_accuracy: Spread | None
-    final_accuracy_uncorrected: Spread | None
-    average_incremental_accuracy: Spread | None
-    forgetting: Spread | None
-    backward_transfer: Spread | None
-    megabytes_up: Spread | None
-    megabytes_down: Spread | None
-    images_per_second: Spread | None
-    group: Group = field(repr=False)
-
-
-def summary_rows(runs: Sequence[Run]) -> list[SummaryRow]:
-    """Return one row per method and setting, with mean and deviation over the seeds that finished."""
-    return [_row(group) for group in group_runs(runs)]
-
-
-def _row(group: Group) -> SummaryRow:
-    return SummaryRow(
-        label=group.label,
-        method=group.runs[0].method,
-        dataset=group.runs[0].dataset,
-        seeds=tuple(run.seed for run in group.shown if run.finished),
-        unfinished=sum(not run.finished for run in group.runs),
-        group=group,
-        **{name: group.spread(name) for name in MEASURES},
-    )
 
 
 def problems(runs: Sequence[Run]) -> list[tuple[Path, str]]:

@@ -58,15 +58,10 @@ DASHES = (0, (4, 2))
 
 def curves_png(runs: Sequence[Run], path: Path) -> None:
     """Write the accuracy after each task, one line per method, as a PNG file."""
-    groups = drawable(group_runs(runs))
+    groups = [g for g in group_runs(runs) if any(run.accuracies() for run in g.shown)]
     if not groups:
         raise FedfeatError(f"{path}: nothing to draw, for no run has finished a task")
     save_png(accuracy_curves(groups), path)
-
-
-def drawable(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups with at least one finished task."""
-    return [g for g in groups if any(run.accuracies() for run in g.shown)]
 
 
 def accuracy_curves(groups: Sequence[Group]) -> Any:
@@ -91,11 +86,11 @@ def accuracy_curves(groups: Sequence[Group]) -> Any:
     return figure
 
 
-def _task_axis(axis: Any, groups: Sequence[Group], first: int = 1) -> None:
+def _task_axis(axis: Any, groups: Sequence[Group]) -> None:
     last = max(len(run.accuracies()) for g in groups for run in g.shown)
     axis.set_xlabel("tasks learned")
-    axis.set_xticks(range(first, last + 1, ceil(last / MAX_TICKS)))
-    axis.set_xlim(first - 0.15, max(last, first + 1) + 0.15)
+    axis.set_xticks(range(1, last + 1, ceil(last / MAX_TICKS)))
+    axis.set_xlim(0.85, max(last, 2) + 0.15)
 
 
 def _percent_axis(axis: Any) -> None:

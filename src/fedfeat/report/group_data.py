@@ -42,9 +42,9 @@ def group_data(group: Group) -> Data:
     return {
         "label": group.label,
         "name": group.name,
-        "method": group.runs[0].method,
-        "seeds": [run.seed for run in group.shown if run.finished],
-        "unfinished": sum(not run.finished for run in group.runs),
+        "method": group.method,
+        "seeds": list(group.seeds),
+        "unfinished": group.unfinished,
         **labels(group.runs[0]),
         "predictions": {kind: _prediction([chosen(p, kind) for p in found]) for kind in kinds},
         "measures": {kind: _measures(group, kind) for kind in kinds} if group.finished else {},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from fedfeat.report.collect import Group, SummaryRow
+from fedfeat.report.collect import Group
 from fedfeat.report.run import Run
 
 MAX_NAMED_SEEDS = 10
@@ -15,11 +15,11 @@ MAX_CORRECTED_ROWS = 3
 MINUS = "\u2212"
 
 
-def headline(rows: Sequence[SummaryRow]) -> list[str]:
+def headline(rows: Sequence[Group]) -> list[str]:
     """Return the sentences that a reader in a hurry needs."""
     if not rows:
         return []
-    done = [row for row in rows if row.final_accuracy is not None]
+    done = [row for row in rows if row.finished]
     if not done:
         return [_setup(rows), *_rules(rows), "No run has finished yet, so there is no result to report."]
     return [_setup(rows), *_rules(rows), *_outcome(done), *_corrections(done)]
@@ -36,7 +36,7 @@ def listed(items: Sequence[object]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def named(rows: Sequence[SummaryRow], join: Callable[[list[str]], str]) -> str:
+def named(rows: Sequence[Group], join: Callable[[list[str]], str]) -> str:
     """Return the labels of some rows, or their number where a list would be long."""
     if len(rows) <= MAX_NAMED_ROWS:
         return join([row.label for row in rows])
@@ -46,7 +46,7 @@ def named(rows: Sequence[SummaryRow], join: Callable[[list[str]], str]) -> str:
     return f"{join(methods)} in {len(rows)} settings"
 
 
-def _setup(rows: Sequence[SummaryRow]) -> str:
+def _setup(rows: Sequence[Group]) -> str:
     datasets = listed(sorted({row.dataset for row in rows}))
     methods = named(rows, listed)
     verb = "was" if len({row.method for row in rows}) == 1 else "were"
@@ -54,8 +54,8 @@ def _setup(rows: Sequence[SummaryRow]) -> str:
     return f"{methods} {verb} {done} on {datasets}{_shape(rows)}{_seeds(rows)}."
 
 
-def _shape(rows: Sequence[SummaryRow]) -> str:
-    scenarios = [run.scenario for row in rows for run in row.group.runs if run.scenario]
+def _shape(rows: Sequence[Group]) -> str:
+    scenarios = [run.scenario for row in rows for run in row.runs if run.scenario]
     shapes = {(len(s.tasks), len({c for t in s.tasks for c in t.classes}), s.num_clients) for s in scenarios}
     if len(shapes) != 1:
         return ""
@@ -64,9 +64,9 @@ def _shape(rows: Sequence[SummaryRow]) -> str:
     return f", {classes} class{more} in {count(tasks, 'task')}, spread over {count(clients, 'client')}"
 
 
-def _rules(rows: Sequence[SummaryRow]) -> list[str]:
+def _rules(rows: Sequence[Group]) -> list[str]:
     """Say how skewed, how many exemplars and how many rounds, as far as all runs have them in common."""
-    configs = [row.group.runs[0].config for row in rows]
+    configs = [row.runs[0].config for row in rows]
 
     def common(table: str, key: str) -> Any:
         found = [t.get(key) if isinstance(t := c.get(table), dict) else None for c in configs]
@@ -87,7 +87,7 @@ def _rules(rows: Sequence[SummaryRow]) -> list[str]:
     return [f"{sentence[0].upper()}{sentence[1:]}."] if sentence else []
 
 
-def _seeds(rows: Sequence[SummaryRow]) -> str:
+def _seeds(rows: Sequence[Group]) -> str:
     sets = {row.seeds for row in rows if row.seeds}
     if len(sets) != 1:
         return ", with different seeds" if sets else ""
@@ -97,25 +97,26 @@ def _seeds(rows: Sequence[SummaryRow]) -> str:
     return f", with seed {seeds[0]}" if len(seeds) == 1 else f", with seeds {listed(seeds)}"
 
 
-def _outcome(rows: list[SummaryRow]) -> list[str]:
+def _outcome(rows: list[Group]) -> list[str]:
     """Compare the best two; with more than one data set or scenario a ranking would mean nothing."""
     best = rows[0]
-    assert best.final_accuracy is not None
-    reached = f"{best.label} recognises {best.final_accuracy.text(1)} % of the test images of all classes"
+    accuracy = best.spread("final_accuracy")
+    assert accuracy is not None
+    reached = f"{best.label} recognises {accuracy.text(1)} % of the test images of all classes"
     if len(rows) == 1:
         return [f"After the last task {reached}."]
     if not comparable(rows):
         return ["The runs differ in data set or scenario, so the rows of the table are not a ranking."]
     second = rows[1]
-    gaps = _paired_gaps(best.group, second.group)
+    gaps = _paired_gaps(best, second)
     if not gaps:
         return [f"After the last task {reached}, the highest of the {len(rows)}."]
     return [f"After the last task {reached}, the highest; {second.label} follows {_points(gaps)} behind."]
 
 
-def comparable(rows: Sequence[SummaryRow]) -> bool:
+def comparable(rows: Sequence[Group]) -> bool:
     """Say whether rows may be ranked: they share data set and scenario."""
-    configs = [row.group.runs[0].config for row in rows]
+    configs = [row.runs[0].config for row in rows]
     first = configs[0] if configs else {}
     return bool(first) and all(c.get(k) == first.get(k) for c in configs for k in ("data", "scenario"))
 
@@ -126,10 +127,8 @@ def _paired_gaps(one: Group, other: Group) -> list[float]:
     return [mine[seed] - theirs[seed] for seed in mine if seed in theirs]
 
 
-def _corrections(rows: list[SummaryRow]) -> list[str]:
-    gains = {
-        row.label: [_gain(run) for run in row.group.shown if run.result] for row in rows if row.group.has_correction
-    }
+def _corrections(rows: list[Group]) -> list[str]:
+    gains = {row.label: [_gain(run) for run in row.shown if run.result] for row in rows if row.has_correction}
     if not gains:
         return ["None of these methods corrects its predictions."]
     if len(gains) > MAX_CORRECTED_ROWS:

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedfeat import __version__
 from fedfeat.config.deciding import telling_keys
-from fedfeat.report.collect import Group, SummaryRow, problems, setting, summary_rows
+from fedfeat.report.collect import Group, group_runs, problems, setting
 from fedfeat.report.group_data import Data, group_data, run_detail
 from fedfeat.report.headline import comparable, headline, named
 from fedfeat.report.predictions import choices
@@ -39,16 +39,15 @@ BETTER = {
 
 def page_data(runs: Sequence[Run]) -> Data:
     """Return the content of a report of some runs."""
-    rows = summary_rows(runs)
-    groups = [row.group for row in rows]
+    groups = group_runs(runs)
     details, scenarios, left_out = _details(groups)
     missing = [f"{path}: {sentence}." for path, sentence in problems(runs)]
     if left_out:
         missing.append(f"{left_out} runs are not shown in detail, to keep this page small; report them on their own.")
     return {
-        "title": title(rows),
-        "headline": headline(rows),
-        "ranked": comparable(rows),
+        "title": title(groups),
+        "headline": headline(groups),
+        "ranked": comparable(groups),
         "varied": varied(groups),
         "version": __version__,
         "runs": len(runs),
@@ -62,9 +61,9 @@ def page_data(runs: Sequence[Run]) -> Data:
     }
 
 
-def title(rows: Sequence[SummaryRow]) -> str:
+def title(groups: Sequence[Group]) -> str:
     """Return what was run on what."""
-    return f"{', '.join(sorted({row.dataset for row in rows}))}: {named(rows, ', '.join)}"
+    return f"{', '.join(sorted({group.dataset for group in groups}))}: {named(groups, ', '.join)}"
 
 
 def varied(groups: Sequence[Group]) -> Data:
@@ -73,7 +72,7 @@ def varied(groups: Sequence[Group]) -> Data:
     Where runs of one method also differ in others, no setting alone explains an accuracy, and there is none.
     """
     settings = [setting(group.runs[0]) for group in groups]
-    methods = [group.runs[0].method for group in groups]
+    methods = [group.method for group in groups]
     keys = telling_keys(settings, methods)
     rest = [{key: value for key, value in values.items() if key not in keys} for values in settings]
     if telling_keys(rest, methods):

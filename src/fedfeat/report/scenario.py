@@ -35,14 +35,7 @@ def print_scenario(
     console: Console | None = None,
     domain_names: Sequence[str] = (),
 ) -> None:
-    """Print the scenario: its tasks, then who holds how much of each."""
-    (console or Console()).print(scenario_text(scenario, class_names, domain_names))
-
-
-def scenario_text(
-    scenario: Scenario, class_names: Sequence[str] | None = None, domain_names: Sequence[str] = ()
-) -> RenderableType:
-    """Return the scenario as something rich can print; many clients are summed up instead of listed."""
+    """Print the scenario: its tasks, then who holds how much of each; many clients are summed up instead of listed."""
     parts: list[RenderableType] = [Text(headline(scenario), style="bold"), _task_table(scenario)]
     parts.append(_class_table(scenario, names_in_order(scenario, class_names), task_domains(scenario, domain_names)))
     if scenario.num_clients > MAX_CLIENT_ROWS:
@@ -50,7 +43,7 @@ def scenario_text(
     else:
         starts = range(0, scenario.num_tasks, TASKS_PER_TABLE)
         parts += [_client_table(scenario, range(s, min(s + TASKS_PER_TABLE, scenario.num_tasks))) for s in starts]
-    return Group(*parts)
+    (console or Console()).print(Group(*parts))
 
 
 def headline(scenario: Scenario) -> str:

@@ -13,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from fedfeat.report.collect import Spread, SummaryRow
+from fedfeat.report.collect import Group
 
 NOTHING = "\u2013"
 ROOMY = 112
@@ -77,7 +77,7 @@ def latex_text(text: str) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """A measured column: the field of a row, its heading, its unit, its digits, and what it means."""
+    """A measured column: the measure of a group, its heading, its unit, its digits, and what it means."""
 
     field: str
     heading: str
@@ -112,22 +112,22 @@ COLUMNS = (
 )
 
 
-def cell(row: SummaryRow, column: Column) -> str:
+def cell(row: Group, column: Column) -> str:
     """Return a column's value of a row as ``mean ± std``."""
-    spread: Spread | None = getattr(row, column.field)
+    spread = row.spread(column.field)
     if spread is None:
         return NOTHING
     return spread.text(column.digits) if column.deviation else f"{spread.mean:.{column.digits}f}"
 
 
-def seeds_text(row: SummaryRow) -> str:
+def seeds_text(row: Group) -> str:
     """Return the seeds that count, and how many runs have not finished."""
     seeds = ", ".join(NOTHING if s is None else str(s) for s in row.seeds)
     unfinished = f"{row.unfinished} unfinished" if row.unfinished else ""
     return f"{seeds} ({unfinished})" if seeds and unfinished else seeds or unfinished
 
 
-def comparison_terminal(rows: Sequence[SummaryRow], width: int = ROOMY) -> Table:
+def comparison_terminal(rows: Sequence[Group], width: int = ROOMY) -> Table:
     """Return the comparison for the terminal; in a narrow one a deviation stands below its mean."""
     roomy = width >= ROOMY
     headings = ["method", "seeds", *(f"{c.narrow}\n{c.unit}".strip() for c in COLUMNS)]
@@ -142,24 +142,24 @@ def comparison_terminal(rows: Sequence[SummaryRow], width: int = ROOMY) -> Table
     return table
 
 
-def _seed_count(row: SummaryRow) -> str:
+def _seed_count(row: Group) -> str:
     done = len(row.seeds)
     return f"{done} of {done + row.unfinished}" if row.unfinished else str(done)
 
 
-def comparison_markdown(rows: Sequence[SummaryRow]) -> str:
+def comparison_markdown(rows: Sequence[Group]) -> str:
     """Return the comparison as a Markdown table."""
     headings = ["method", "data set", "seeds", *(f"{c.heading} ({c.unit})" if c.unit else c.heading for c in COLUMNS)]
     cells = ([row.label, row.dataset, seeds_text(row), *(cell(row, c) for c in COLUMNS)] for row in rows)
     return markdown_table(headings, ([markdown_text(c) for c in line] for line in cells), 3)
 
 
-def comparison_csv(rows: Sequence[SummaryRow]) -> str:
+def comparison_csv(rows: Sequence[Group]) -> str:
     """Return the comparison as CSV: a mean and a deviation column for each measure."""
     measures = [f"{c.field}_{part}" for c in COLUMNS for part in ("mean", "std")]
     lines = []
     for row in rows:
-        spreads: list[Spread | None] = [getattr(row, c.field) for c in COLUMNS]
+        spreads = (row.spread(c.field) for c in COLUMNS)
         values = [v for s in spreads for v in ((s.mean, s.std) if s else (None, None))]
         lines.append([row.label, row.method, row.dataset, " ".join(map(str, row.seeds)), row.unfinished, *values])
     return csv_table(["label", "method", "dataset", "seeds", "unfinished", *measures], lines)

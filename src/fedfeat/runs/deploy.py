@@ -68,21 +68,23 @@ class Server:
 
     def run(self, folder: RunFolder, listeners: tuple[Listener, ...] = ()) -> Result:
         """Start the run, or continue it, and watch it to its end; a run that Flower lost is started anew."""
-        folder.path.joinpath(ERROR_FILE).unlink(missing_ok=True)
+        mistake = folder.path / ERROR_FILE
+        mistake.unlink(missing_ok=True)
         tail = EventTail(folder, listeners)
         failures = 0
         with Control(self.link.address, self.link.ca) as control:
             while (result := folder.result()) is None:
                 before = tail.position
                 status = self._watch(control, folder, tail)
-                _raise_error(folder)
+                if mistake.exists():
+                    raise FedfeatError(json.loads(mistake.read_text())["error"])
                 failures = 0 if tail.position > before else failures + 1
                 if folder.result() is None and failures >= MOST_FAILURES:
                     raise FedfeatError(
                         f"the server app ended {failures} times without a new round ({status}); see the logs in "
                         f"{self.link.folder}"
                     )
-        tail.end(result)
+        tail.tell({"event": "end", "folder": str(folder.path), "result": result})
         return result
 
     def _watch(self, control: Control, folder: RunFolder, tail: EventTail) -> str:
@@ -177,10 +179,6 @@ class EventTail:
         lines = path.read_text(errors="replace").splitlines() if path.exists() else []
         return [found[1] for line in lines if (found := WARNING_LINE.match(line))]
 
-    def end(self, result: Result) -> None:
-        """Hand on that the run is over."""
-        self.tell({"event": "end", "folder": str(self.folder.path), "result": result})
-
     def tell(self, event: Event) -> None:
         """Hand one event on."""
         for listener in self.listeners:
@@ -251,9 +249,3 @@ def client(
     where = {"server": server, "ca": None if ca is None else str(ca), "key": None if key is None else str(key)}
     write_json(path, {**settings, **where})
     return Process(folder, name, [sys.executable, "-m", "fedfeat.engines.flower.resident", str(path)])
-
-
-def _raise_error(folder: RunFolder) -> None:
-    path = folder.path / ERROR_FILE
-    if path.exists():
-        raise FedfeatError(json.loads(path.read_text())["error"])

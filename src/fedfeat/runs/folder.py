@@ -133,10 +133,6 @@ class RunFolder:
                 break  # a torn last line
         return found
 
-    def rounds(self) -> int:
-        """Return how many rounds a task has, as the run's first event says."""
-        return int(self.events()[0]["rounds"])
-
     def remove_models(self, after: int) -> None:
         """Remove the kept models of tasks (from 0) after one, which the run will end again."""
         for path in (self.path / "models").glob("task-*.safetensors"):

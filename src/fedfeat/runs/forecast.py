@@ -18,7 +18,7 @@ from fedfeat.methods import parts_of
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.identity import deciding_settings
 from fedfeat.runs.rehearsal import SECONDS, Rehearsal, memory_bytes, rehearse, small_engine
-from fedfeat.runs.workload import Workload, inexact
+from fedfeat.runs.workload import Workload
 
 WEIGHTS = "down/train/weights"
 EVERYBODY_SENDS = ("*/train/weights", "up/train/samples", "up/train/loss.*")
@@ -143,11 +143,16 @@ def _notes(experiment: Experiment, rehearsal: Rehearsal, sends: list[Sent]) -> I
         how = "" if rehearsal.tasks[-1].whole else ", whose end was cut off: bytes and time are at least these"
         yield f"there was time to rehearse {done} of {tasks} tasks; the others are reckoned like the last of these{how}"
     crossed = {entry for task in rehearsal.tasks for entry in task.traffic if not _is_common(entry)}
-    loose = sorted(entry for entry in crossed if inexact(entry, declaration(entry, sends)))
+    loose = sorted(entry for entry in crossed if _inexact(declaration(entry, sends)))
     if loose:
         yield f"bytes are exact but for {', '.join(loose)}, whose size depends on what is trained"
     if experiment.method.held_out:
         yield "images that clients hold out of training are counted as if they trained on them"
+
+
+def _inexact(sent: Sent | None) -> bool:
+    """Whether the size of an entry depends on what is trained, or is not declared."""
+    return sent is None or sent.shape is None or sent.at_most or "h" in sent.shape
 
 
 def _is_common(entry: str) -> bool:

@@ -80,7 +80,7 @@ def folder_name(config: Config, told: Iterable[str] = ()) -> str:
     scenario = config.scenario
     where = f"{config.data.name}-{scenario.tasks}-beta{scenario.beta:g}-k{scenario.clients}"
     values = flatten(deciding_settings(config, place=True))
-    more = "".join(f"-{_last(key)}{_in_a_name(values[key])}" for key in told if key in values)
+    more = "".join(f"-{key.rpartition('.')[2]}{_in_a_name(values[key])}" for key in told if key in values)
     return f"{where}-{config.method}{more}-seed{config.seed}-{identity(config)}"
 
 
@@ -131,10 +131,6 @@ def tell_apart(configs: Sequence[Config]) -> list[str]:
         shown = [k for k in varied if k in table and (len(varied) <= FEW or table[k] != varied[k])]
         told.append(", ".join([name, *(f"{key}={table[key]}" for key in shown)]))
     return told
-
-
-def _last(key: str) -> str:
-    return key.rpartition(".")[2]
 
 
 def _in_a_name(value: Any) -> str:

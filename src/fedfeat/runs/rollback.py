@@ -39,7 +39,7 @@ def roll_back(path: Path, to: str) -> Rollback:
 
 
 def _go(folder: RunFolder, to: Place, now: Place, checkpoint: Path) -> Rollback:
-    per_task = folder.rounds()
+    per_task = int(folder.events()[0]["rounds"])  # as the run began
     repeated = (now.task - to.task) * per_task + now.rounds - to.rounds
     federated = folder.config().engine.name == "flower"
     if federated and folder.result() is None:

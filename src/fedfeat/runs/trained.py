@@ -6,7 +6,6 @@ tasks can be had too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -130,7 +129,7 @@ def load_trained(run_folder: Path | str, task: int | None = None, device: str | 
         images=_no_images(saved.card, torch.device(device)),
         image_shape=saved.card.image_shape,
         seen=seen,
-        known=Known(saved.numbers, _moved(saved.tensors, device)),
+        known=Known(saved.numbers, {name: tensor.to(device) for name, tensor in saved.tensors.items()}),
         class_names=saved.card.class_names[: seen.num_classes],
         finished=saved.finished,
         resize=saved.card.resize,
@@ -168,7 +167,3 @@ def _no_images(card: ModelCard, device: torch.device) -> DeviceImages:
     empty = np.empty((0, *card.image_shape), dtype=np.uint8)
     labels = np.empty(0, dtype=np.int64)
     return DeviceImages(empty, labels, mean=card.mean, std=card.std, augmentation=NO_AUGMENTATION, device=device)
-
-
-def _moved(tensors: Mapping[str, Tensor], device: str | torch.device) -> dict[str, Tensor]:
-    return {name: tensor.to(device) for name, tensor in tensors.items()}

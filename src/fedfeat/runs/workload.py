@@ -79,7 +79,7 @@ class Workload:
         """Return how many rounds of a task each client takes part in."""
         rounds = self.rounds
         steps = self.method.server_steps if active_only else ()
-        chosen = [r for r in range(rounds) if all(getattr(s, "is_active", _always)(r, rounds) for s in steps)]
+        chosen = [r for r in range(rounds) if all(s.is_active(r, rounds) for s in steps if hasattr(s, "is_active"))]
         taken = [self.scenario.participants(task, r) for r in chosen]
         return np.bincount(np.concatenate([*taken, np.zeros(0, dtype=np.int64)]), minlength=self.scenario.num_clients)
 
@@ -102,12 +102,3 @@ class Workload:
         """Return how many classes each client holds, if it has exemplars of as many old ones as it can."""
         held = [(self.scenario.counts(t) > 0).sum(axis=1) for t in range(task + 1)]
         return np.asarray(held[-1] + np.minimum(sum(held[:-1]), self.exemplars(task)))
-
-
-def inexact(entry: str, sent: Sent | None) -> bool:
-    """Whether the size of an entry depends on what is trained, or is not declared."""
-    return sent is None or sent.shape is None or sent.at_most or "h" in sent.shape
-
-
-def _always(round: int, rounds: int) -> bool:
-    return True

@@ -16,7 +16,7 @@ import pytest
 from figure_toys import outcome
 from typer.testing import CliRunner
 
-from fedfeat.cli import app, paper_figures
+from fedfeat.cli import app, paper_output
 from fedfeat.config.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.sweep import Planned, RunOutcome
@@ -106,7 +106,7 @@ def test_figures_are_drawn_from_real_numbers_where_there_are_some_and_marked_oth
         trained.extend(run.config for run in planned)
         return [replace(outcome(run.config, [70.0, 40.0]), path=run.path) for run in planned]
 
-    monkeypatch.setattr(paper_figures, "finish_all", finish)
+    monkeypatch.setattr(paper_output, "finish_all", finish)
     out = tmp_path / "drawn"
     options = ["--out", str(out), "--results", str(tmp_path / "results")]
     told = command("figures", "figure-8", "figure-5", "figure-6", *options)

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from exported_files import metadata_of
 from fedfeat.algorithm.step import Known, Seen
 from fedfeat.cli.predict import export
 from fedfeat.config.config import make_config
@@ -69,7 +70,7 @@ def assert_same(model: Trained, path: Path, format: str, correction: str) -> Non
         logits, probabilities = predict(torch.from_numpy(images))
         torch.testing.assert_close(logits, ours.logits, rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(probabilities, ours.probabilities, rtol=1e-4, atol=1e-5)
-    metadata = FORMATS[format].metadata(path)
+    metadata = metadata_of(path, format)
     assert json.loads(metadata["class_names"]) == list(model.class_names)
     assert metadata["correction"] == (exported.correction if correction == "own" else correction)
     assert "uint8 images [N, 8, 8, 1]" in metadata["input"]
@@ -118,7 +119,7 @@ def test_a_file_alone_reaches_the_accuracy_of_the_run(tmp_path: Path) -> None:
     export_model(load_trained(tmp_path / "run"), tmp_path / "model.onnx", "onnx")
     digits = load_dataset(experiment.config.data)
     logits, _ = FORMATS["onnx"].load(tmp_path / "model.onnx")(torch.from_numpy(np.array(digits.test_images)))
-    names = json.loads(FORMATS["onnx"].metadata(tmp_path / "model.onnx")["class_names"])
+    names = json.loads(metadata_of(tmp_path / "model.onnx", "onnx")["class_names"])
     right = [names[c] == digits.class_names[y] for c, y in zip(logits.argmax(1), digits.test_labels, strict=True)]
     assert 100 * float(np.mean(right)) == pytest.approx(result["final_accuracy"], abs=1e-9)
 
@@ -164,7 +165,7 @@ def test_the_command_writes_what_the_name_of_the_file_says(tmp_path: Path) -> No
     trained(tmp_path / "run", "replay")
     for name, kind in (("model.pt", "torchscript"), ("model.onnx", "onnx")):
         export(tmp_path / "run", tmp_path / name)
-        assert FORMATS[kind].metadata(tmp_path / name)["method"] == "replay"
+        assert metadata_of(tmp_path / name, kind)["method"] == "replay"
 
 
 def test_unknown_formats_and_corrections_are_refused(replay: Trained, tmp_path: Path) -> None:

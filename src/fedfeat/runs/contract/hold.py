@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Collection, Iterator
-from typing import NoReturn
 
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
 from fedfeat.runs.contract import exchanging, repeating, running, stepping, streams
@@ -72,12 +71,8 @@ def keep(promise: Promise, trial: Trial) -> None:
     except FedfeatError as error:
         raise Broken(str(error)) from error
     except Exception as error:
-        _told(error, trial)
-
-
-def _told(error: Exception, trial: Trial) -> NoReturn:
-    where = trial.source.behind_error(error)
-    note = f" ({error.__notes__[0]})" if getattr(error, "__notes__", None) else ""
-    if where is None:  # not the author's code: what happened is for us to find
-        where = "".join(traceback.format_exception(error)[-2:-1]).strip().split("\n")[0]
-    raise Broken(f"{type(error).__name__}: {' '.join(str(error).split())}{note}", "", where) from error
+        where = trial.source.behind_error(error)
+        note = f" ({error.__notes__[0]})" if getattr(error, "__notes__", None) else ""
+        if where is None:  # not the author's code: what happened is for us to find
+            where = "".join(traceback.format_exception(error)[-2:-1]).strip().split("\n")[0]
+        raise Broken(f"{type(error).__name__}: {' '.join(str(error).split())}{note}", "", where) from error

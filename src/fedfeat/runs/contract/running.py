@@ -18,6 +18,7 @@ from fedfeat.runs.contract.trial import Interrupted, Trial
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
 
+PLAIN = COMPARED.split(",")[0]  # averaging, nothing kept
 LEAST, CHANCE = 75.0, 50.0  # percent, of the two classes of the first task
 LONG_ENOUGH = 12  # rounds
 PLAIN = COMPARED.split(",")[0]  # no parts of its own: plain averaging, nothing kept

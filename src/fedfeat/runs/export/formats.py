@@ -92,22 +92,14 @@ class Onnx:
 
     def load(self, path: Path) -> Predict:
         """Return the file as a function on the CPU."""
-        session = self._session(path)
+        (onnxruntime,) = _require("onnxruntime")
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
         def predict(images: Tensor) -> tuple[Tensor, Tensor]:
             logits, probabilities = session.run(list(OUTPUTS), {INPUT: images.numpy()})
             return torch.from_numpy(logits), torch.from_numpy(probabilities)
 
         return predict
-
-    def metadata(self, path: Path) -> dict[str, str]:
-        """Read the model's properties."""
-        found: dict[str, str] = self._session(path).get_modelmeta().custom_metadata_map
-        return found
-
-    def _session(self, path: Path) -> Any:
-        (onnxruntime,) = _require("onnxruntime")
-        return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
 
 class TorchScript:
@@ -126,14 +118,6 @@ class TorchScript:
         with _quiet():
             module: Predict = torch.jit.load(str(path))  # type: ignore[no-untyped-call]
         return torch.no_grad()(module)
-
-    def metadata(self, path: Path) -> dict[str, str]:
-        """Read the archive's entry."""
-        extra = {METADATA: ""}
-        with _quiet():
-            torch.jit.load(str(path), _extra_files=extra)  # type: ignore[no-untyped-call]
-        found: dict[str, str] = json.loads(extra[METADATA])
-        return found
 
 
 Format = Onnx | TorchScript

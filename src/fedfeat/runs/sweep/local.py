@@ -15,6 +15,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from typing import IO, Any, cast
@@ -31,13 +32,9 @@ Message = tuple[Planned, Event | RunOutcome]
 def in_turn(runs: Sequence[Planned], watch: Watch) -> Iterator[RunOutcome]:
     """Run one after another in this process."""
     for run in runs:
-        yield attempt(run, (_listener(run, watch),))
+        yield attempt(run, (partial(watch, run),))
         gc.collect()  # what the engine held on its device goes before the next one asks for room
         torch.cuda.empty_cache()  # nothing where no GPU was used
-
-
-def _listener(run: Planned, watch: Watch) -> Callable[[Event], None]:
-    return lambda event: watch(run, event)
 
 
 def processes(workers: int, gpus: Sequence[int] = ()) -> RunPool:
