@@ -1,4 +1,4 @@
-import builtins
+import sys
 
 import numpy as np
 import pytest
@@ -39,14 +39,7 @@ def test_a_picture_is_written_whole(tmp_path, channels):
 
 
 def test_without_pillow_the_run_goes_on_with_a_warning(tmp_path, monkeypatch):
-    ordinary = builtins.__import__
-
-    def without_pillow(name, *args, **kwargs):
-        if name.startswith("PIL"):
-            raise ImportError
-        return ordinary(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", without_pillow)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.warns(UserWarning, match=r"task-1\.png: not written; writing pictures needs .*fedfeat\[images\]"):
         write_picture(tmp_path / "task-1.png", np.zeros((2, 2, 1), dtype=np.uint8))
     assert not (tmp_path / "task-1.png").exists()
