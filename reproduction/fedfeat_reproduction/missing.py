@@ -19,12 +19,12 @@ from fedfeat.core.settings import flatten
 from fedfeat.data.load import find_dataset
 from fedfeat.methods import compose
 from fedfeat.runs.identity import deciding_settings, identity
-from fedfeat_reproduction import choices, effects
+from fedfeat_reproduction import choices, effects, recommended
 from fedfeat_reproduction.experiments import TableRuns, engine_overrides
 from fedfeat_reproduction.figures import FIGURES, PaperFigure, experiments_of
 from fedfeat_reproduction.records import Record
 from fedfeat_reproduction.results import RecordIndex, setting_of
-from fedfeat_reproduction.tables import TABLES, PaperTable
+from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, select
 
 TRAINING_IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "tiny-imagenet": 25_000}
 # What runs share, from the nearest to any: the first kind of which there is a record tells what a run takes.
@@ -34,6 +34,7 @@ NOTE = (
     "recorded, so others are scaled by the pixels that are trained on; what a method does besides, such as making "
     "images, is known only where it was recorded."
 )
+OURS = "recipe"  # the recommended recipe in the cells of the main table
 MARGIN = 1.05  # of a queue, beyond what a run is reckoned to take
 
 
@@ -109,31 +110,50 @@ def _replays(method: str) -> bool:
         return True  # its settings are not at hand; what stands first in a name is a base that replays
 
 
+def entries_by_name() -> dict[str, tuple[PaperEntry, ...]]:
+    """Return the numbers of every table, and those of our recipe, which are in no table of the paper."""
+    cells = dict.fromkeys(entry.cell for entry in TABLES[MAIN].entries)
+    ours = tuple(PaperEntry(recommended.NAME, recommended.METHOD, cell, None) for cell in cells)
+    return {**{name: table.entries for name, table in TABLES.items()}, OURS: ours}
+
+
 def needed(index: RecordIndex, results: Path, seeds: Sequence[int]) -> Iterator[Needed]:
-    """Yield what is there and what is left, for every cell of every table, every figure, and the choices."""
-    for table in TABLES.values():
-        yield from _of_table(table, index, seeds)
+    """Yield what is there and left, for every cell of every table and of our recipe, every figure, and the choices."""
+    for name in entries_by_name():
+        yield from chosen(name, index, seeds)
     for figure in FIGURES.values():
         yield _of_figure(figure, index, results, seeds)
     yield _of_choices(index, seeds)
 
 
-def _of_table(table: PaperTable, index: RecordIndex, seeds: Sequence[int]) -> Iterator[Needed]:
-    for cell in dict.fromkeys(entry.cell for entry in table.entries):
-        entries = [entry for entry in table.entries if entry.cell == cell]
-        there = {entry: index.seeds(entry) for entry in entries}
-        runs: list[Config] = []
-        refused: dict[str, None] = {}
-        for seed in seeds:
-            try:
-                found, reasons = TableRuns((seed,)).configs([entry for entry in entries if seed not in there[entry]])
-            except FedfeatError as error:
-                found, reasons = [], [str(error)]
-            runs += found
-            refused |= dict.fromkeys(reasons)
-        without = dict.fromkeys(entry.label for entry in entries if not there[entry])
-        ours = sum(bool(seeds_there) for seeds_there in there.values())
-        yield Needed(table.name, cell.name, len(entries), ours, tuple(without), tuple(runs), tuple(refused))
+def chosen(
+    name: str, index: RecordIndex, seeds: Sequence[int], only: str = "", calibrate: bool = False
+) -> Iterator[Needed]:
+    """Yield the same for the entries of a table that ``only`` names, with the settings that the index is read for."""
+    if name == OURS:
+        index = index.with_settings((*recommended.SETTINGS, *index.overrides))
+    entries = select(entries_by_name()[name], only)
+    for cell in dict.fromkeys(entry.cell for entry in entries):
+        yield _of_cell(name, [entry for entry in entries if entry.cell == cell], index, seeds, calibrate)
+
+
+def _of_cell(
+    name: str, entries: Sequence[PaperEntry], index: RecordIndex, seeds: Sequence[int], calibrate: bool
+) -> Needed:
+    there = {entry: index.seeds(entry, calibrated=calibrate) for entry in entries}
+    runs: list[Config] = []
+    refused: dict[str, None] = {}
+    for seed in seeds:
+        left = [entry for entry in entries if seed not in there[entry]]
+        try:
+            found, reasons = TableRuns((seed,), calibrate=calibrate, overrides=index.overrides).configs(left)
+        except FedfeatError as error:
+            found, reasons = [], [str(error)]
+        runs += found
+        refused |= dict.fromkeys(reasons)
+    without = dict.fromkeys(entry.label for entry in entries if not there[entry])
+    ours = sum(map(bool, there.values()))
+    return Needed(name, entries[0].cell.name, len(entries), ours, tuple(without), tuple(runs), tuple(refused))
 
 
 def drawn_numbers(figure: PaperFigure, results: Path) -> Path:
@@ -181,13 +201,15 @@ def queue_lines(needs: Sequence[Needed], costs: Costs, seeds: Sequence[int]) -> 
 def _queue_line(config: Config, cost: Cost | None) -> str:
     """Return the seconds and the command: the preset of the data set and tasks, and all that is not as there."""
     preset = f"{config.data.name.removesuffix('-imagenet')}-{config.scenario.tasks}"
-    start = make_config(PRESETS[preset].table(), [f"method={config.method}"])
+    recipe = [] if config.recipe is None else [f"recipe={json.dumps(config.recipe)}"]
+    start = make_config(PRESETS[preset].table(), [f"method={config.method}", *recipe])
     ours, theirs = deciding_settings(config, without=("engine",)), deciding_settings(start, without=("engine",))
     values = flatten(ours)
     changes = [f"method={config.method}", *(f"{k}={json.dumps(values.get(k))}" for k in differing_keys(ours, theirs))]
     if config.run.keep_models:
         changes.append("run.keep_models=true")
-    words = [word for change in (*engine_overrides("cuda", None), *changes) for word in ("--set", change)]
+    words = [] if config.recipe is None else ["--recipe", config.recipe]
+    words += [word for change in (*engine_overrides("cuda", None), *changes) for word in ("--set", change)]
     seconds = 600 if cost is None else 5 * math.ceil(MARGIN * cost.seconds / 5)
     return f"{seconds} {shlex.join(['run', preset, *words])}"
 

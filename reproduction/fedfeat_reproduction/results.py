@@ -21,10 +21,12 @@ from fedfeat_reproduction.sources import (
     CALIBRATE,
     FigureSource,
     after_tasks,
+    can_calibrate,
     is_calibrated,
     matrix,
     numbers_sent,
     sources,
+    trained_as,
 )
 from fedfeat_reproduction.tables import PaperEntry
 
@@ -121,8 +123,11 @@ class RecordIndex:
             return None
         return self._figure(entry, [FigureSource(entry.method + CALIBRATE, "corrected")])
 
-    def seeds(self, entry: PaperEntry) -> set[int]:
-        """Return the seeds of which there is a figure of ours."""
+    def seeds(self, entry: PaperEntry, *, calibrated: bool = False) -> set[int]:
+        """Return the seeds of which there is a figure of ours; ``calibrated`` asks for that one where it can be."""
+        trained = trained_as(entry.method)
+        if calibrated and can_calibrate(trained):
+            return set(self._runs(entry.cell, trained + CALIBRATE))
         return set(self._values(entry, sources(entry.method)))
 
     def runs_of(self, entry: PaperEntry) -> list[tuple[Record, float]]:

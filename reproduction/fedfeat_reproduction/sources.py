@@ -45,8 +45,12 @@ def trained_as(method: str) -> str:
 
 def can_calibrate(method: str) -> bool:
     """Whether the add-on ``calibrate`` goes on top of a method: it needs exemplars, and is not there yet."""
+    return _composes(method + CALIBRATE)
+
+
+def _composes(method: str) -> bool:
     try:
-        compose(method + CALIBRATE, {})
+        compose(method, {})
     except FedfeatError:
         return False
     return True
@@ -98,5 +102,7 @@ def _with_correction(method: str) -> str | None:
     if "etf" not in names or "egc" in names or is_calibrated(method):
         return None
     if "gsa" in names:
-        return "+".join("feat" if n == "etf" else n for n in names if n != "gsa")
-    return "+".join(p for n in names for p in ((n, "egc") if n == "etf" else (n,)))
+        corrected = "+".join("feat" if n == "etf" else n for n in names if n != "gsa")
+    else:
+        corrected = "+".join(p for n in names for p in ((n, "egc") if n == "etf" else (n,)))
+    return corrected if _composes(corrected) else None

@@ -13,7 +13,8 @@ from fedfeat.config.config import make_config
 from fedfeat.config.presets import Cell, experiment
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.identity import identity
-from fedfeat_reproduction.missing import Cost, Costs, Needed, minutes, needed, queue_lines
+from fedfeat_reproduction import recommended
+from fedfeat_reproduction.missing import OURS, Cost, Costs, Needed, chosen, minutes, needed, queue_lines
 from fedfeat_reproduction.records import Record, write_record
 from fedfeat_reproduction.results import RecordIndex
 from fedfeat_reproduction.tables import MAIN
@@ -101,3 +102,41 @@ def test_what_is_recorded_leaves_the_list_and_the_queue(make_record: MakeRecord,
     assert "--set method=fedcbdr --set scenario.beta=0.1" not in queue
     with pytest.raises(FedfeatError, match="table-ablatio: no such table or figure; did you mean 'table-ablation'"):
         paper("list", "table-ablatio")
+
+
+def test_the_recipe_is_a_row_of_the_list_with_a_run_in_every_cell(make_record: MakeRecord, tmp_path: Path) -> None:
+    there = make_record(recommended.METHOD, 77.0, seconds=80.0, overrides=recommended.SETTINGS)
+    bare = make_record(recommended.METHOD, 77.0, cell=Cell("cifar10", 3, 0.5), seconds=80.0)
+    needs = list(chosen(OURS, RecordIndex([there, bare]), SEEDS))
+    assert len(needs) == 24
+    assert sum(need.ours for need in needs) == 1, "without its recipe the composition is another experiment"
+    assert [c.seed for c in next(n for n in needs if n.cell == CELL.name).runs] == [2024]
+    lines = list(queue_lines(needs, Costs([there]), SEEDS))
+    file = tmp_path / "queue.txt"
+    file.write_text("\n".join(lines))
+    runs = {identity(c) for need in needs for c in need.runs}
+    found = [
+        run.config.model_copy(update={"engine": type(run.config.engine)()}) for _, run in read_queue(file, tmp_path)
+    ]
+    assert {identity(config) for config in found} == runs
+    assert len(runs) == 24 * len(SEEDS) - 1
+    assert {config.recipe for config in found} == {recommended.NAME}
+
+
+def test_the_list_is_chosen_and_changed_like_a_run(make_record: MakeRecord, elsewhere: Path) -> None:
+    plain = make_record("fedcbdr+feat", 70.0, seconds=120.0)
+    write_record(plain, elsewhere / "results")
+    feat_f = ("list", "table-main", "--only", "cifar10-5,beta0.5,k5,feat_f", "--seeds", "1")
+    assert paper(*feat_f, "--queue").stdout == ""
+    (_, line) = paper(*feat_f, "--queue", "--calibrate", "--set", "calibrate.redraw=false").stdout.splitlines()
+    assert "method=fedcbdr+feat+calibrate" in line
+    assert "calibrate.redraw=false" in line
+    calibrated = make_record("fedcbdr+feat+calibrate", 73.0, overrides=("calibrate.redraw=false",))
+    write_record(calibrated, elsewhere / "results")
+    assert paper(*feat_f, "--queue", "--calibrate", "--set", "calibrate.redraw=false").stdout == ""
+    (_, line) = paper(*feat_f, "--queue", "--recipe", "released").stdout.splitlines()
+    assert "--recipe released" in line
+    with pytest.raises(FedfeatError, match=r"are for tables; name some of table-main, .*, recipe with them"):
+        paper("list", "table-main", "figure-3", "--only", "cifar10")
+    with pytest.raises(FedfeatError, match="--set seed=5: --seeds says how many seeds"):
+        paper("list", "table-main", "--set", "seed=5")

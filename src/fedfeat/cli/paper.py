@@ -53,21 +53,26 @@ class Format(StrEnum):
 @app.command("list")
 def list_(
     names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="only these; default all")] = None,
+    only: Only = "",
     seeds: Annotated[int, typer.Option(min=1, help="how many seeds a number should have, from 2023 on")] = 3,
+    calibrate: Annotated[bool, typer.Option("--calibrate", help="calibrated, where that is possible")] = False,
+    recipe: RecipeName = None,
+    set: Set = None,
     queue: Annotated[bool, typer.Option("--queue", help="print what is left as lines for 'fedfeat queue'")] = False,
     results: Results = Path("results"),
     out: Out = None,
 ) -> None:
     """Name the paper's tables, figures and open choices: our numbers, the runs left, and their GPU minutes."""
-    from fedfeat.cli.paper_list import print_list, print_queue
+    from fedfeat.cli.paper_list import Asked, print_list, print_queue
     from fedfeat.cli.paper_output import Place
     from fedfeat_reproduction.experiments import first_seeds
 
     place = Place(False, out, results)
+    asked = Asked(names or (), first_seeds(seeds), only, calibrate, changes(recipe, set))
     if queue:
-        print_queue(place, names or (), first_seeds(seeds))
+        print_queue(place, asked)
     else:
-        print_list(place, names or (), first_seeds(seeds), console)
+        print_list(place, asked, console)
 
 
 @app.command()
