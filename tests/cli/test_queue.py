@@ -81,3 +81,8 @@ def test_a_wrong_line_is_told_before_anything_runs(tmp_path: Path, line: str, to
     with pytest.raises(ConfigError, match=r"queue\.txt, line 2") as caught:
         read_queue(queue_of(tmp_path, line), tmp_path)
     assert told in str(caught.value)
+
+
+def test_every_line_of_the_queue_behind_the_reproduction_page_is_understood_and_is_there_once(tmp_path: Path) -> None:
+    names = [run.path.name for _, run in read_queue(Path(__file__).parents[2] / "results" / "queue.txt", tmp_path)]
+    assert len(names) == len(set(names))
