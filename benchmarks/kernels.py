@@ -79,12 +79,13 @@ class KernelWatch:
             raise _Enough
 
 
-def profiled(method: str, rounds: int, skipped: int = 3) -> KernelWatch:
+def profiled(method: str, rounds: int, skipped: int = 3, *, autotune: bool = False) -> KernelWatch:
     """Run a method up to some rounds of its second task, and return what was seen."""
     changes = [f"method={method}", "engine.name=cuda", "engine.device=cuda", "engine.precision=bf16"]
     config = load_config(Path("cifar100-5"), [*changes, f"train.rounds={skipped + rounds}", "run.keep_models=false"])
     watch = KernelWatch(2, skipped, rounds)
     experiment = Experiment(config)
+    torch.backends.cudnn.benchmark = autotune  # before the first convolution: what is chosen for a shape stays
     with tempfile.TemporaryDirectory() as folder, suppress(_Enough):
         experiment.run(RunFolder.create(Path(folder) / "run", config, {}), Progress(), (watch,))
     return watch
@@ -94,13 +95,14 @@ def main(
     methods: Annotated[str, typer.Option(help="comma-separated methods")] = "replay+etf,replay+etf+balanced+distil",
     rounds: Annotated[int, typer.Option(min=1, help="rounds that are profiled")] = 3,
     names: Annotated[int, typer.Option(min=0, help="kernels that are listed by name, the longest first")] = 12,
+    autotune: Annotated[bool, typer.Option("--autotune", help="let cuDNN time its reproducible algorithms")] = False,
 ) -> None:
     """Print where the time goes."""
     if not torch.cuda.is_available():
         raise SystemExit("kernels: there is no NVIDIA GPU here; benchmarks/loop.py measures on a CPU")
     columns: dict[str, dict[str, float]] = {}
     for method in methods.split(","):
-        watch = profiled(method, rounds)
+        watch = profiled(method, rounds, autotune=autotune)
         kernels = [(e.key, e.self_device_time_total) for e in watch.profiler.key_averages()]
         columns[method] = per_image(kernels, watch.images)
         print(f"\n{method}: {watch.images / watch.seconds:,.0f} images/s under the profiler")
