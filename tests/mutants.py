@@ -33,6 +33,12 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "what is found ahead is overwritten before it is read",
+        "self.ring = 2 * BATCHES * batch",
+        "self.ring = BATCHES * batch",
+        ("test_look_ahead.py",),
+    ),
+    Fault(
         "masks of pairs that left are added instead of taken off",
         "-_sign(other, client)",
         "_sign(other, client)",

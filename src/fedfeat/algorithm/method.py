@@ -41,6 +41,7 @@ class Capturable:
     function: Callable[..., Any]
     tensors: tuple[Tensor, ...] = ()
     kind: tuple[int, ...] = ()  # what else may differ between updates, such as the number of frozen networks
+    by_image: bool = False  # row i of what a reference returns depends on image i alone, whatever the batch
 
     def __call__(self, *inputs: Tensor) -> Any:
         """Call the function with the step's inputs, then its tensors."""
@@ -56,8 +57,8 @@ class Reference(Protocol):
 
     A function that is ``Capturable`` runs at full speed on engine cuda; any other callable works too, in eager mode.
     A reference says ``alike = True`` if its capturable function is the same for every client of a round, so that only
-    its tensors differ: many small clients can then be trained at once. One without tensors sees each image by itself,
-    and is then called once for the images of all clients.
+    its tensors differ: many small clients can then be trained at once. A function that says ``by_image`` may be called
+    for the images of several batches or clients together.
     """
 
     def start(self, client: Client, request: Payload) -> ReferenceFunction | None:

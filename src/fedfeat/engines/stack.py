@@ -145,11 +145,11 @@ class Stack:
         return images.view(-1, size, *images.shape[1:]), self.images.labels[indices].view(-1, size)
 
     def _referred(self, members: Tensor, images: Tensor) -> list[Referred]:
-        """Return the tensors of each reference; one that has none sees the images of all clients at once, here."""
+        """Return the tensors of each reference; one that goes by image sees those of all clients at once, here."""
         return [
-            [t[members] for t in reference.tensors]
-            if reference.tensors
-            else {k: v.unflatten(0, images.shape[:2]) for k, v in reference(images.flatten(0, 1)).items()}
+            {k: v.unflatten(0, images.shape[:2]) for k, v in reference(images.flatten(0, 1)).items()}
+            if reference.by_image and not reference.tensors
+            else [t[members] for t in reference.tensors]
             for reference in self.references
         ]
 

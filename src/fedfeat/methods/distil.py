@@ -79,7 +79,7 @@ def distil(method: Method, settings: DistilSettings) -> Method:
     return replace(
         method,
         terms=(*method.terms, *terms),
-        references=(*method.references, PreviousModel()),
+        references=(*method.references, PreviousModel(features=settings.features > 0)),
         keeps_previous_model=True,
         distils=True,
     )

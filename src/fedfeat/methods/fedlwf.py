@@ -71,8 +71,11 @@ class PreviousModel(Reference):
 
     alike = True
 
+    def __init__(self, *, features: bool = False) -> None:
+        self.features = features
+
     def start(self, client: Client, request: Payload) -> ReferenceFunction | None:
-        """Return the teacher's view of a batch: its features, and its logits of the classes that it knew."""
+        """Return the teacher's view of a batch: its logits of the classes that it knew, and its features if wanted."""
         if client.task == 0:
             return None
         teacher = client.frozen("teacher", client.shared["previous_model"], client.task - 1)
@@ -80,6 +83,6 @@ class PreviousModel(Reference):
         @torch.no_grad()
         def teach(images: Tensor) -> dict[str, Tensor]:
             features, logits = teacher(images)
-            return {TEACHER_FEATURES: features, TEACHER_LOGITS: logits}
+            return {TEACHER_LOGITS: logits, **({TEACHER_FEATURES: features} if self.features else {})}
 
-        return Capturable(teach)
+        return Capturable(teach, by_image=True)

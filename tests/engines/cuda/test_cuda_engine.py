@@ -138,7 +138,7 @@ needs_gpu = pytest.mark.skipif(not GPU, reason="only on an NVIDIA GPU")
 # What these bind to a client's steps differs from update to update: teachers, anchors, importances, control variates,
 # draws of synthetic batches.
 BINDING = ["fedlwf", "fedewc", "fedssi", "replay+fedprox", "replay+scaffold", "replay+moon", "replay+feat+fedprox"]
-BINDING += ["target", "lander"]
+BINDING += ["target", "lander", "fedcbdr+etf+balanced+distil"]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,7 @@ from fedfeat.engines.cuda.local_update import (
     plan_replicas,
     stream_priority,
 )
+from fedfeat.engines.cuda.look_ahead import BATCHES
 from fedfeat.engines.cuda.replica import Replica
 from fedfeat.engines.cuda.roofline import flops_per_image, matrix_peak
 from fedfeat.engines.inprocess import InProcessEngine
@@ -216,7 +217,8 @@ class CudaEngine(InProcessEngine):
             if network.head.num_classes < self.scenario.seen_classes(task):
                 network.head.grow(self.scenario.seen_classes(task), task)
         train = self.config.train
-        capacity = max(self.largest_local_set() * train.local_epochs, STEPS_TO_CAPTURE * train.batch)
+        look = BATCHES * train.batch  # may go beyond the last row of a plan
+        capacity = max(self.largest_local_set() * train.local_epochs, STEPS_TO_CAPTURE * look) + look
         least, greatest = torch.cuda.Stream.priority_range()  # type: ignore[call-arg]
         return Replica(
             self, self.arithmetic, network, capacity, stream_priority(number, least, max(greatest, MOST_URGENT))

@@ -11,6 +11,7 @@ from fedfeat.algorithm.method import ActiveParts
 from fedfeat.algorithm.settings import learning_rate
 from fedfeat.core.payload import Payload, tensor_of
 from fedfeat.data.augment import EpochPlan
+from fedfeat.engines.cuda.look_ahead import LookAhead
 from fedfeat.engines.cuda.replica import Kind, Replica
 from fedfeat.federation.training import plan_batches, training_reply
 
@@ -27,6 +28,8 @@ class LocalUpdate:
         self.sizes = batch_sizes(self.samples, train.batch, train.local_epochs)
         self.steps_per_epoch = len(self.sizes) // train.local_epochs
         self.kind: Kind = ()
+        self.look: LookAhead | None = None
+        self.launched = 0  # rows of the plan
 
     def parts(self) -> ActiveParts:
         """Start the method's parts on this client."""
@@ -49,6 +52,9 @@ class LocalUpdate:
         with torch.cuda.stream(replica.stream):
             for size in sorted(set(self.sizes), reverse=True):
                 replica.graph(size, self.kind)
+            self.look = replica.look_ahead(self.kind)
+            if self.look is not None:
+                self.look.rewind()
             replica.cursor.zero_()
             replica.epoch.zero_()
             replica.sums.zero_()
@@ -90,6 +96,9 @@ class LocalUpdate:
         with torch.cuda.stream(self.replica.stream):
             if step and step % self.steps_per_epoch == 0:
                 self.replica.epoch += 1
+            self.launched += self.sizes[step]
+            if self.look is not None:
+                self.look.reach(self.launched, sum(self.sizes))
             self.replica.graphs[self.sizes[step], self.kind].replay()
 
     def finish(self) -> Payload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from fedfeat.data.paste import COLUMNS
 from fedfeat.engines.base import BaseEngine, FrozenNetworks
 from fedfeat.engines.cuda.arithmetic import Backbone, Plain, Transform, backbone_of, fused_sgd
 from fedfeat.engines.cuda.capture import put_back, warmed_up
+from fedfeat.engines.cuda.look_ahead import BATCHES, LookAhead, goes_by_image
 from fedfeat.federation.training import Descent, clip_norm, train_step
 from fedfeat.models import FlatModel, Network
 from fedfeat.models.network import Outputs
@@ -54,6 +56,7 @@ class Replica:
         self.pool = torch.cuda.graph_pool_handle()
         self.parts: dict[Kind, ActiveParts] = {}
         self.graphs: dict[tuple[int, Kind], torch.cuda.CUDAGraph] = {}
+        self.looks: dict[Kind, LookAhead | None] = {}
         self.encoder: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
         self.ahead: tuple[Tensor, int, Tensor] | None = None  # indices, which model, and their features under it
 
@@ -81,16 +84,17 @@ class Replica:
         if self.half is not None:
             self.half.copy_(self.model.weights)
 
-    def step(self, size: int, parts: ActiveParts, backbone: Backbone, transform: Transform) -> None:
+    def step(
+        self, size: int, parts: ActiveParts, look: LookAhead | None, backbone: Backbone, transform: Transform
+    ) -> None:
         """Train on the next ``size`` samples of the epoch; this is what gets captured."""
         rows = self.cursor + torch.arange(size, device=self.cursor.device)
-        indices = self.order[rows]
-        planned = [self.crops[rows], self.flips[rows], self.brightness[rows]]
-        if self.train.paste:
-            planned.append(self.pastes[rows])
+        if look is not None:
+            others = (r for r in parts.references if not goes_by_image(r))
+            parts = replace(parts, references=(lambda _: dict(look.read(rows)), *others))
         values = train_step(
-            transform(indices, *planned),
-            self.images.labels[indices],
+            self._images_of(rows, transform),
+            self.images.labels[self.order[rows]],
             loss=self._objective(backbone),
             leaves=self.leaves,
             descend=self._descent(parts),
@@ -99,6 +103,13 @@ class Replica:
         with torch.no_grad():
             self.sums[:, : len(values)].index_add_(0, self.epoch.view(1), (values * size)[None])
             self.cursor += size
+
+    def _images_of(self, rows: Tensor, transform: Transform) -> Tensor:
+        """Return the augmented images of rows of the plan."""
+        planned = [self.crops[rows], self.flips[rows], self.brightness[rows]]
+        if self.train.paste:
+            planned.append(self.pastes[rows])
+        return transform(self.order[rows], *planned)
 
     def _objective(self, backbone: Backbone) -> Objective:
         """Return the loss of a batch, with the backbone as a function of the leaves."""
@@ -151,9 +162,8 @@ class Replica:
     def graph(self, size: int, kind: Kind) -> torch.cuda.CUDAGraph:
         """Return the captured step for a batch size, capturing it on first use; what it trains is put back."""
         if (size, kind) not in self.graphs:
-            backbone = self.arithmetic.forward(self.network, size)
-            # Kernels of our own read bytes; pasted images are not.
-            transform = self.images.transformed if self.train.paste else self.arithmetic.transform(size)
+            backbone, transform = self.arithmetic.forward(self.network, size), self._transform(size)
+            look = self.look_ahead(kind)
             self.network.train()
             parts = self.parts[kind]
             touched = [self.model.vector, self.velocity, self.sums, self.cursor, *parts.tensors]
@@ -161,8 +171,24 @@ class Replica:
             with torch.cuda.stream(self.stream), put_back(touched):
                 self.cursor.zero_()  # of whatever update was here before
                 name = " ".join(["step", *(term.name for term in self.terms)])
-                self.graphs[size, kind] = self._capture(lambda: self.step(size, parts, backbone, transform), name)
+                self.graphs[size, kind] = self._capture(lambda: self.step(size, parts, look, backbone, transform), name)
         return self.graphs[size, kind]
+
+    def look_ahead(self, kind: Kind) -> LookAhead | None:
+        """Return what calls references ahead of the steps of a kind, captured on first use; None without such."""
+        if kind not in self.looks:
+            references = [r for r in self.parts[kind].references if goes_by_image(r)]
+            images_of = partial(self._images_of, transform=self._transform(BATCHES * self.train.batch))
+            look = LookAhead(references, images_of, self.train.batch, self.cursor.device) if references else None
+            if look is not None:
+                with torch.cuda.stream(self.stream):
+                    look.capture(self._capture)
+            self.looks[kind] = look
+        return self.looks[kind]
+
+    def _transform(self, size: int) -> Transform:
+        # Kernels of our own read bytes; pasted images are not.
+        return self.images.transformed if self.train.paste else self.arithmetic.transform(size)
 
     def encode_ahead(self, indices: Tensor) -> None:
         """Launch the encoding of what will be asked for next; another model that is loaded first makes it void."""
