@@ -33,6 +33,12 @@ class Fault(NamedTuple):
 
 FAULTS = (
     Fault(
+        "a folded teacher keeps the weights of an earlier one",
+        "if held is not vector or version != vector._version:",
+        "if held is None:",
+        ("test_folded.py",),
+    ),
+    Fault(
         "what is found ahead is overwritten before it is read",
         "self.ring = 2 * BATCHES * batch",
         "self.ring = BATCHES * batch",

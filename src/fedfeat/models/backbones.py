@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from fedfeat.core.errors import ConfigError
 
 Norm = Literal["batch", "group"]
+Pair = tuple[nn.Conv2d, nn.Module]  # a convolution and the norm behind it
 
 
 class Activation(NamedTuple):
@@ -30,10 +31,19 @@ class NormKernel(Protocol):
         ...
 
 
+class Folded(Protocol):
+    """What may stand in for a convolution, the BatchNorm behind it, the shortcut's sum and ReLU in a frozen network."""
+
+    def __call__(self, x: Tensor, skip: Tensor | None) -> Tensor:
+        """Return ``relu(norm(conv(x)) + skip)``, the norm in evaluation mode."""
+        ...
+
+
 class BatchNorm(nn.BatchNorm2d):
     """BatchNorm, for which an engine may have a kernel of its own."""
 
     kernel: NormKernel | None = None
+    folded: Folded | None = None  # into the convolution before it
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised activation."""
@@ -49,6 +59,13 @@ class BatchNorm(nn.BatchNorm2d):
     def usable_kernel(self) -> NormKernel | None:
         """Return the kernel, unless a gradient is taken in evaluation mode, which kernels do not know."""
         return self.kernel if self.training or not torch.is_grad_enabled() else None
+
+
+def convolved(conv: nn.Module, norm: nn.Module, x: Tensor, skip: Tensor | None = None, step: int = 1) -> Activation:
+    """Return the activation behind a convolution, its norm and what came by the shortcut."""
+    if isinstance(norm, BatchNorm) and norm.folded is not None:
+        return for_both(norm.folded(x, skip), step)
+    return activated(norm, conv(x), skip, step)
 
 
 def activated(norm: nn.Module, x: Tensor, skip: Tensor | None = None, step: int = 1) -> Activation:
@@ -106,23 +123,27 @@ class Block(nn.Module, ABC):
     def _build(self, inputs: int, width: int, stride: int, norm: Norm) -> None:
         """Make the layers beside the shortcut."""
 
-    @property
     @abstractmethod
-    def last_norm(self) -> nn.Module:
-        """The normalisation before the shortcut's sum."""
-
-    @abstractmethod
-    def inner(self, x: Tensor) -> Tensor:
-        """Return what the block's last normalisation sees."""
+    def pairs(self) -> list[Pair]:
+        """Return the convolutions beside the shortcut, each with its norm."""
 
     def before_activation(self, x: Activation) -> Tensor:
         """Return the block's output before its last ReLU."""
-        out: Tensor = self.last_norm(self.inner(x.whole)) + self.shortcut(x.thin)
+        conv, norm = self.pairs()[-1]
+        out: Tensor = norm(conv(self._inner(x))) + self.shortcut(x.thin)
         return out
 
     def forward(self, x: Activation) -> Activation:
         """Return the block's output."""
-        return activated(self.last_norm, self.inner(x.whole), self.shortcut(x.thin), self.next_stride)
+        conv, norm = self.pairs()[-1]
+        return convolved(conv, norm, self._inner(x), self.shortcut(x.thin), self.next_stride)
+
+    def _inner(self, x: Activation) -> Tensor:
+        """Return what the last convolution sees."""
+        out = x.whole
+        for conv, norm in self.pairs()[:-1]:
+            out = convolved(conv, norm, out).whole
+        return out
 
 
 class BasicBlock(Block):
@@ -134,15 +155,9 @@ class BasicBlock(Block):
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         self.norm2 = make_norm(norm, width)
 
-    @property
-    def last_norm(self) -> nn.Module:
-        """The normalisation before the shortcut's sum."""
-        return self.norm2
-
-    def inner(self, x: Tensor) -> Tensor:
-        """Return what the block's last normalisation sees."""
-        out: Tensor = self.conv2(activated(self.norm1, self.conv1(x)).whole)
-        return out
+    def pairs(self) -> list[Pair]:
+        """Return the convolutions beside the shortcut, each with its norm."""
+        return [(self.conv1, self.norm1), (self.conv2, self.norm2)]
 
 
 class Bottleneck(Block):
@@ -158,16 +173,9 @@ class Bottleneck(Block):
         self.conv3 = nn.Conv2d(width, 4 * width, 1, bias=False)
         self.norm3 = make_norm(norm, 4 * width)
 
-    @property
-    def last_norm(self) -> nn.Module:
-        """The normalisation before the shortcut's sum."""
-        return self.norm3
-
-    def inner(self, x: Tensor) -> Tensor:
-        """Return what the block's last normalisation sees."""
-        thin = activated(self.norm2, self.conv2(activated(self.norm1, self.conv1(x)).whole)).whole
-        out: Tensor = self.conv3(thin)
-        return out
+    def pairs(self) -> list[Pair]:
+        """Return the convolutions beside the shortcut, each with its norm."""
+        return [(self.conv1, self.norm1), (self.conv2, self.norm2), (self.conv3, self.norm3)]
 
 
 class Depth(NamedTuple):
@@ -273,11 +281,14 @@ class SmallCNN(nn.Module):
         """Return globally average-pooled features."""
         return pool(self.maps(x))
 
+    def pairs(self) -> list[Pair]:
+        """Return the convolutions, each with its norm."""
+        return [(cast(nn.Conv2d, conv), norm) for conv, norm in cast(list[nn.Sequential], list(self.layers))]
+
     def maps(self, x: Tensor) -> Tensor:
         """Return the last feature maps, [B, width * 2, H, W]."""
-        for number, layer in enumerate(self.layers):
-            conv, norm = cast(nn.Sequential, layer)
-            x = activated(norm, conv(F.max_pool2d(x, 2) if number == 2 else x)).whole
+        for number, (conv, norm) in enumerate(self.pairs()):
+            x = convolved(conv, norm, F.max_pool2d(x, 2) if number == 2 else x).whole
         return x
 
     def with_intermediate(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -230,13 +230,15 @@ def test_what_cannot_be_captured_is_trained_client_after_client(
     assert not engine.replicas
 
 
-@pytest.mark.parametrize("method", ["target", "lander"])
-def test_gradients_go_through_synthetic_batches_in_half_precision(tmp_path: Path, method: str) -> None:
+@pytest.mark.parametrize("method", ["target", "lander", "fedlwf", "fedcbdr+etf+balanced+distil"])
+def test_gradients_go_through_synthetic_batches_and_folded_teachers_agree_in_half_precision(
+    tmp_path: Path, method: str
+) -> None:
     train = {"batch": 7, "rounds": 1, "local_epochs": 1}
     half = {"precision": "bf16"}
     ours, theirs = (run(tmp_path / e["name"], method, {**e, **half}, train=train) for e in (CUDA, IN_PROCESS))
-    # Without their gradient TARGET ends 0.015 away.
-    assert difference(ours, theirs) < (5e-3 if GPU else TOLERANCE)
+    # A teacher whose norms are folded is rounded in another way. Without its synthetic gradient TARGET ends 0.015 away.
+    assert difference(ours, theirs) < 5e-3
 
 
 @pytest.mark.parametrize("method", ["target", "lander"])

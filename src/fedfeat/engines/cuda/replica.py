@@ -16,6 +16,7 @@ from fedfeat.data.paste import COLUMNS
 from fedfeat.engines.base import BaseEngine, FrozenNetworks
 from fedfeat.engines.cuda.arithmetic import Backbone, Plain, Transform, backbone_of, fused_sgd
 from fedfeat.engines.cuda.capture import put_back, warmed_up
+from fedfeat.engines.cuda.folded import FoldedNetworks, fold
 from fedfeat.engines.cuda.look_ahead import BATCHES, LookAhead, goes_by_image
 from fedfeat.federation.training import Descent, clip_norm, train_step
 from fedfeat.models import FlatModel, Network
@@ -32,7 +33,8 @@ class Replica:
         self.images = engine.train_images
         self.stream = torch.cuda.Stream(engine.device, priority=priority)  # type: ignore[no-untyped-call]
         self.network = network
-        self.frozen = FrozenNetworks(lambda: arithmetic.prepare(engine.new_network()), engine.scenario)
+        frozen = FrozenNetworks(lambda: fold(arithmetic.prepare(engine.new_network())), engine.scenario)
+        self.frozen = FoldedNetworks(frozen)
         self.seen = engine.seen
         self.terms = engine.method.active_terms(engine.task)
         self.model = FlatModel(network)
