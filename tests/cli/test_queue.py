@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from fedfeat.cli import app
 from fedfeat.cli.queue import read_queue
 from fedfeat.core.errors import ConfigError
 from fedfeat.runs.folder import RunFolder
+from fedfeat_reproduction.records import read_record
 from toy import toy_table, write_toy
 
 
@@ -81,6 +83,20 @@ def test_a_wrong_line_is_told_before_anything_runs(tmp_path: Path, line: str, to
     with pytest.raises(ConfigError, match=r"queue\.txt, line 2") as caught:
         read_queue(queue_of(tmp_path, line), tmp_path)
     assert told in str(caught.value)
+
+
+def test_every_run_is_recorded_as_it_ends_and_then_crossed_off(tmp_path: Path) -> None:
+    small = "run digits --set scenario.tasks=2 --set train.rounds=1 --set train.schedule=constant"
+    file = queue_of(tmp_path, f"1 {small} --set method=replay", f"1 {small} --set train.lr=1e30")
+    options = ("--out", tmp_path / "runs", "--results", tmp_path / "results", "--record", "the original pixels")
+    assert fedfeat("queue", file, *options).exit_code == 1
+    (path,) = (tmp_path / "results").iterdir()
+    assert read_record(path).method == "replay"
+    assert read_record(path).images == "digits, the original pixels"
+    shutil.rmtree(tmp_path / "runs")
+    again = fedfeat("queue", file, *options).output
+    assert "1 failed" in again
+    assert "done now" not in again
 
 
 def test_every_line_of_the_queue_behind_the_reproduction_page_is_understood_and_is_there_once(tmp_path: Path) -> None:

@@ -82,6 +82,9 @@ def test_a_repository_around_an_installed_package_is_not_its_checkout(
         subprocess.run([*git, *command], check=True)
     monkeypatch.setattr(folder_module, "__file__", str(installed))
     assert checkout_commit.__wrapped__() == UNKNOWN
+    monkeypatch.setenv("FEDFEAT_COMMIT", "c0ffee123456")
+    assert checkout_commit.__wrapped__() == "c0ffee123456", "sources that travelled without their repository"
+    monkeypatch.delenv("FEDFEAT_COMMIT")
     subprocess.run([*git, "add", "venv/folder.py"], check=True)
     assert checkout_commit.__wrapped__() != UNKNOWN
 

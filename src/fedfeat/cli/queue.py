@@ -17,6 +17,7 @@ from fedfeat.core.errors import ConfigError
 from fedfeat.runs.identity import folder_name, tell_apart
 from fedfeat.runs.sweep import Planned, RunOutcome, finish_planned, plan
 from fedfeat.runs.sweep.planned import stored
+from fedfeat_reproduction.records import record_of_run, write_record
 
 
 def queue(
@@ -24,6 +25,12 @@ def queue(
     limit: Annotated[float, typer.Option(help="seconds in all; a run that no longer fits is left for later")] = 1e9,
     out: Annotated[Path, typer.Option(help="folder of the runs")] = Path("runs/queue"),
     results: Annotated[Path, typer.Option(help="folder of records; what has one is not run")] = Path("results"),
+    record: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IMAGES", help="record every run as it ends; says where the images came from, how lossless"
+        ),
+    ] = None,
 ) -> None:
     """Run a list of experiments in one process, as many as fit into a time; what is finished is not run again."""
     began = time.monotonic()
@@ -39,6 +46,8 @@ def queue(
                 console.print(f"left for later, {remaining:.0f} s remain: {run.path.name}", style="dim")
             else:
                 outcomes += finish_planned([run], watch=progress)
+                if record is not None and outcomes[-1].result is not None:
+                    write_record(record_of_run(run.path, f"{run.config.data.name}, {record}"), results)
     console.print(", ".join([progress.summary(), *([f"{left} left for later"] if left else [])]))
     exit_if_failed(outcomes, console)
 

@@ -167,8 +167,13 @@ def environment() -> dict[str, Any]:
 
 @cache
 def checkout_commit() -> str:
-    """Return the commit of the checkout that tracks this program, with '+' after it where files were changed."""
+    """Return the commit of the checkout that tracks this program, with '+' after it where files were changed.
+
+    Sources that travel without their repository take it along as ``FEDFEAT_COMMIT``.
+    """
     here = Path(__file__).parent
+    if told := os.environ.get("FEDFEAT_COMMIT"):
+        return told
     try:
         _git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # a repository around a virtual environment
         commit = _git(here, "rev-parse", "--short=12", "HEAD")
