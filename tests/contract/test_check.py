@@ -130,6 +130,40 @@ def test_an_engine_that_trains_otherwise_is_found(
         keep(PROMISES[promise], Trial("finetune", tmp_path))
 
 
+BY_BATCH = """
+from dataclasses import replace
+
+from fedfeat.api import Capturable, LossTerm, Reference, Settings, addon
+
+
+class Mean(Reference):
+    def start(self, client, request):
+        return Capturable(lambda images: {"mean": images - images.mean(dim=0)}, by_image=True)
+
+
+class PullSettings(Settings):
+    pass
+
+
+@addon("pull", PullSettings, examples=("replay+pull",))
+def pull(method, settings):
+    term = LossTerm("pull", lambda step: (step.logits.mean(1) * step.references["mean"].abs().mean((1, 2, 3))).mean())
+    return replace(method, references=(*method.references, Mean()), terms=(*method.terms, term))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("declared", "status"), [("by_image=True", 1), ("by_image=False", 0)])
+def test_a_reference_that_needs_its_batch_and_says_otherwise_is_found(
+    declared: str, status: int, tmp_path: Path
+) -> None:
+    (tmp_path / "pull.py").write_text(BY_BATCH.replace("by_image=True", declared))
+    found, output = check(str(tmp_path / "pull.py"), "--only", "captured")
+    assert found == status, output
+    if status:
+        assert "a reference that says by_image may not depend on the rest" in " ".join(told(output)["captured"])
+
+
 def test_a_value_outside_its_declaration_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     CliRunner().invoke(app, ["new", "method", "calm"])

@@ -97,7 +97,8 @@ def _refuse(engine: BothWays, how: str) -> None:
     if engine.difference is not None:
         raise Broken(
             f"{how}, {engine.difference}",
-            "let a loss term depend on its step alone: a value of the host is frozen when a step is captured",
+            "let a loss term depend on its step alone, for a value of the host is frozen when a step is captured; a "
+            "reference that says by_image may not depend on the rest of a batch",
         )
 
 
