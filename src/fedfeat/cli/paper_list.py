@@ -61,7 +61,9 @@ def print_list(place: Place, asked: Asked, console: Console) -> None:
         cells = [[n.cell, *_left([n], costs), ", ".join(n.missing) if n.ours else "all"] for n in parts if n.cell]
         if cells:
             console.print(f"\n{name}")
-            console.print(terminal_table(("cell", *columns, "no number yet"), cells, 6))
+            table = terminal_table(("cell", *columns, "no number yet"), cells, 6)
+            table.columns[0].no_wrap = True  # its end tells cells apart
+            console.print(table)
     console.print(f"\n{missing.NOTE}", style="dim")
     say_left_out([reason for need in needs for reason in need.refused])
 
