@@ -87,5 +87,5 @@ def _title(name: str) -> str:
     if name == choices.CHOICES:
         return choices.TITLE
     if name == missing.OURS:
-        return "Our recommended recipe in the cells of the main table"
+        return "Our recommended recipe in the cells of the main table; --queue prints its runs"
     return TABLES[name].title if name in TABLES else FIGURES[name].title

@@ -230,15 +230,26 @@ def test_what_cannot_be_captured_is_trained_client_after_client(
     assert not engine.replicas
 
 
-@pytest.mark.parametrize("method", ["target", "lander", "fedlwf", "fedcbdr+etf+balanced+distil"])
-def test_gradients_go_through_synthetic_batches_and_folded_teachers_agree_in_half_precision(
-    tmp_path: Path, method: str
+@pytest.mark.parametrize("method", ["target", "lander"])
+def test_gradients_go_through_synthetic_batches_in_half_precision(
+    tmp_path: Path, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fedfeat.engines.cuda.replica.fold", lambda network: network)
+    # Without their gradient TARGET ends 0.015 away.
+    assert half_precision_difference(tmp_path, method) < (5e-3 if GPU else TOLERANCE)
+
+
+@pytest.mark.parametrize("method", ["target", "fedlwf"])
+def test_teachers_whose_norms_are_folded_agree_in_half_precision(tmp_path: Path, method: str) -> None:
+    # With a teacher that knows nothing FedLwF ends 0.003 away, TARGET 0.018.
+    assert half_precision_difference(tmp_path, method) < (5e-3 if GPU else 1.5e-3)
+
+
+def half_precision_difference(folder: Path, method: str) -> float:
     train = {"batch": 7, "rounds": 1, "local_epochs": 1}
     half = {"precision": "bf16"}
-    ours, theirs = (run(tmp_path / e["name"], method, {**e, **half}, train=train) for e in (CUDA, IN_PROCESS))
-    # A teacher whose norms are folded is rounded in another way. Without its synthetic gradient TARGET ends 0.015 away.
-    assert difference(ours, theirs) < 5e-3
+    ours, theirs = (run(folder / e["name"], method, {**e, **half}, train=train) for e in (CUDA, IN_PROCESS))
+    return difference(ours, theirs)
 
 
 @pytest.mark.parametrize("method", ["target", "lander"])

@@ -12,8 +12,7 @@ from fedfeat.engines.base import FrozenNetworks
 from fedfeat.models import Network
 from fedfeat.models.backbones import BatchNorm, Block, SmallCNN
 
-# On a GPU one call for convolution, bias, sum and ReLU; elsewhere PyTorch has none.
-_ON_GPU = torch.version.cuda is not None and hasattr(torch, "cudnn_convolution_add_relu")
+CUDNN = torch.version.cuda is not None  # has one call for convolution, bias, sum and ReLU
 
 
 class FoldedConvolution:
@@ -39,7 +38,7 @@ class FoldedConvolution:
         """Return ``relu(norm(conv(x)) + skip)``."""
         x, conv = x.to(self.weight.dtype), self.conv
         options = conv.stride, cast(tuple[int, ...], conv.padding), conv.dilation
-        if x.is_cuda and _ON_GPU:
+        if x.is_cuda and CUDNN:
             if skip is None:
                 return torch.cudnn_convolution_relu(x, self.weight, self.bias, *options, conv.groups)
             skip = skip.to(x.dtype)

@@ -5,7 +5,7 @@ A frozen network does not care which batch an image belongs to, and on a GPU a l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -56,7 +56,7 @@ class LookAhead:
             self.graphs[size].replay()
             self.launched += size
 
-    def read(self, rows: Tensor) -> Mapping[str, Tensor]:
+    def read(self, rows: Tensor) -> dict[str, Tensor]:
         """Return what was found for rows."""
         return {key: kept[rows % self.ring] for key, kept in self.found.items()}
 

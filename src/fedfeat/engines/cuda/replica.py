@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import Client
-from fedfeat.algorithm.method import ActiveParts
+from fedfeat.algorithm.method import ActiveParts, ReferenceFunction
 from fedfeat.algorithm.step import Objective, Work
 from fedfeat.data.paste import COLUMNS
 from fedfeat.engines.base import BaseEngine, FrozenNetworks
@@ -91,12 +90,13 @@ class Replica:
     ) -> None:
         """Train on the next ``size`` samples of the epoch; this is what gets captured."""
         rows = self.cursor + torch.arange(size, device=self.cursor.device)
+        indices = self.order[rows]
         if look is not None:
             others = (r for r in parts.references if not goes_by_image(r))
-            parts = replace(parts, references=(lambda _: dict(look.read(rows)), *others))
+            parts = replace(parts, references=(lambda _: look.read(rows), *others))
         values = train_step(
-            self._images_of(rows, transform),
-            self.images.labels[self.order[rows]],
+            self._augmented(rows, indices, transform),
+            self.images.labels[indices],
             loss=self._objective(backbone),
             leaves=self.leaves,
             descend=self._descent(parts),
@@ -106,12 +106,12 @@ class Replica:
             self.sums[:, : len(values)].index_add_(0, self.epoch.view(1), (values * size)[None])
             self.cursor += size
 
-    def _images_of(self, rows: Tensor, transform: Transform) -> Tensor:
-        """Return the augmented images of rows of the plan."""
+    def _augmented(self, rows: Tensor, indices: Tensor, transform: Transform) -> Tensor:
+        """Return the images of some indices, augmented as planned for their rows."""
         planned = [self.crops[rows], self.flips[rows], self.brightness[rows]]
         if self.train.paste:
             planned.append(self.pastes[rows])
-        return transform(self.order[rows], *planned)
+        return transform(indices, *planned)
 
     def _objective(self, backbone: Backbone) -> Objective:
         """Return the loss of a batch, with the backbone as a function of the leaves."""
@@ -180,13 +180,19 @@ class Replica:
         """Return what calls references ahead of the steps of a kind, captured on first use; None without such."""
         if kind not in self.looks:
             references = [r for r in self.parts[kind].references if goes_by_image(r)]
-            images_of = partial(self._images_of, transform=self._transform(BATCHES * self.train.batch))
-            look = LookAhead(references, images_of, self.train.batch, self.cursor.device) if references else None
-            if look is not None:
-                with torch.cuda.stream(self.stream):
-                    look.capture(self._capture)
-            self.looks[kind] = look
+            self.looks[kind] = self._captured_look(references) if references else None
         return self.looks[kind]
+
+    def _captured_look(self, references: Sequence[ReferenceFunction]) -> LookAhead:
+        transform = self._transform(BATCHES * self.train.batch)
+
+        def images_of(rows: Tensor) -> Tensor:
+            return self._augmented(rows, self.order[rows], transform)
+
+        look = LookAhead(references, images_of, self.train.batch, self.cursor.device)
+        with torch.cuda.stream(self.stream):
+            look.capture(self._capture)
+        return look
 
     def _transform(self, size: int) -> Transform:
         # Kernels of our own read bytes; pasted images are not.
