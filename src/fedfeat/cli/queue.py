@@ -22,7 +22,9 @@ from fedfeat_reproduction.records import record_of_run, write_record
 
 def queue(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a line per run: its seconds, then 'run CONFIG ...'")],
-    limit: Annotated[float, typer.Option(help="seconds in all; a run that no longer fits is left for later")] = 1e9,
+    limit: Annotated[
+        float, typer.Option(help="seconds in all; a run that no longer fits is left for later", show_default="none")
+    ] = 1e9,
     out: Annotated[Path, typer.Option(help="folder of the runs")] = Path("runs/queue"),
     results: Annotated[Path, typer.Option(help="folder of records; what has one is not run")] = Path("results"),
     record: Annotated[
