@@ -1,4 +1,4 @@
-"""Replayed images in training: pasted from the second task on, repeated, alike in all engines."""
+"""Images in training: replayed ones pasted from the second task on, or repeated; augmented; alike in all engines."""
 
 from __future__ import annotations
 
@@ -18,14 +18,20 @@ from toy import toy_config, toy_dataset
 TRAIN = {"rounds": 2, "local_epochs": 2, "batch": 8, "lr": 0.05}
 
 
-def experiment(method: str = "replay", vectorised: int = 1, **train: Any) -> Experiment:
+USUAL = Augmentation(1, True, 0.2)
+STRONGER = Augmentation(1, True, 0.2, trivial=1.0, cutout=0.5)
+
+
+def experiment(
+    method: str = "replay", vectorised: int = 1, augmentation: Augmentation = USUAL, **train: Any
+) -> Experiment:
     config = toy_config(
         method,
         scenario={"tasks": 2, "budget": 30},
         train={**TRAIN, **train},
         engine={"device": "cpu", "threads": 1, "vectorised": vectorised},
     )
-    return Experiment(config, toy_dataset(Augmentation(1, True, 0.2)))
+    return Experiment(config, toy_dataset(augmentation))
 
 
 def weights(folder: Path, *arguments: Any, **changes: Any) -> torch.Tensor:
@@ -49,12 +55,12 @@ def test_only_replayed_images_are_pasted_and_the_rest_of_the_plan_stays() -> Non
     client, plain = second_task(paste=1.0), second_task()
     plan, usual = plan_batches(client, 0), plan_batches(plain, 0)
     assert all(torch.equal(a, b) for a, b in zip(plan[:4], usual[:4], strict=True))
-    assert usual.pastes.shape == (len(plain.local_set), 0)
+    assert usual.changes.shape == (len(plain.local_set), 0)
     old = client.labels(client.local_set[plan.order]) < client.num_old
     assert old.sum() == 5
-    assert torch.equal(plan.pastes[:, 0] > 0, old)
-    assert not torch.equal(plan_batches(client, 1).pastes, plan.pastes)
-    assert torch.equal(plan_batches(client, 0).pastes, plan.pastes)
+    assert torch.equal(plan.changes[:, 0] > 0, old)
+    assert not torch.equal(plan_batches(client, 1).changes, plan.changes)
+    assert torch.equal(plan_batches(client, 0).changes, plan.changes)
 
 
 def test_exemplars_are_repeated_in_the_local_set() -> None:
@@ -63,11 +69,11 @@ def test_exemplars_are_repeated_in_the_local_set() -> None:
     assert len(client.trained_exemplars) == 5
     plan = plan_batches(client, 0)
     old = client.labels(client.local_set[plan.order]) < client.num_old
-    assert torch.equal(plan.pastes[:, 0] > 0, old)
+    assert torch.equal(plan.changes[:, 0] > 0, old)
     assert old.sum() == 15
 
 
-@pytest.mark.parametrize("change", [{"paste": 0.5}, {"repeat_exemplars": 2}])
+@pytest.mark.parametrize("change", [{"paste": 0.5}, {"repeat_exemplars": 2}, {"augmentation": STRONGER, "paste": 0.5}])
 def test_clients_trained_at_once_see_the_same_images(change: dict[str, Any], tmp_path: Path) -> None:
     alone = weights(tmp_path / "alone", "replay", 1, **change)
     at_once = weights(tmp_path / "at-once", "replay", 3, **change)

@@ -141,7 +141,8 @@ class Client:
             plan = plan_epoch(rng, len(indices), self.images.augmentation)
             if self.settings.paste:
                 replayed = (self.labels(indices) < self.num_old).cpu().numpy()
-                plan = plan._replace(pastes=plan_pastes(rng, replayed, self.settings.paste))
+                pastes = plan_pastes(rng, replayed, self.settings.paste)
+                plan = plan._replace(changes=torch.cat([pastes, plan.changes], dim=1))
         for start in range(0, len(indices), size):
             rows = slice(start, start + size)
             batch = indices[rows]

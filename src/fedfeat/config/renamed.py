@@ -11,6 +11,8 @@ RENAMED = {"engine.together": "engine.vectorised", "mirror": "tracker"}  # a key
 # time, so one that is not there is older than it.
 BEFORE: Mapping[str, Any] = {
     "data.resize": "crop",
+    "data.trivial": 0.0,
+    "data.cutout": 0.0,
     "feat.egc.prior_order": "kept",
     "fedcbdr.scale_logits": False,
     "scenario.order_seed": "scenario",

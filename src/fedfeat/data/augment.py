@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -10,7 +11,17 @@ import torch
 from torch import Tensor
 
 from fedfeat.data.dataset import Augmentation, is_mapped, release
+from fedfeat.data.paste import COLUMNS as PASTE
 from fedfeat.data.paste import pasted
+from fedfeat.data.trivial import COLUMNS as TRIVIAL
+from fedfeat.data.trivial import plan_trivial, trivially_augmented
+
+CENTRE = 2  # columns of where a square is cut out
+
+
+def change_columns(augmentation: Augmentation, paste: float) -> int:
+    """Return how many columns ``EpochPlan.changes`` has."""
+    return PASTE * bool(paste) + TRIVIAL * bool(augmentation.trivial) + CENTRE * bool(augmentation.cutout)
 
 
 class EpochPlan(NamedTuple):
@@ -20,7 +31,7 @@ class EpochPlan(NamedTuple):
     crops: Tensor  # [n, 2] row and column offset
     flips: Tensor  # [n]
     brightness: Tensor  # [n] factors
-    pastes: Tensor  # [n, 9] of replayed images, or [n, 0] where none is changed
+    changes: Tensor  # [n, columns] of what else is done to images, such as TrivialAugment; often none
 
 
 def plan_epoch(rng: np.random.Generator, size: int, augmentation: Augmentation) -> EpochPlan:
@@ -32,8 +43,15 @@ def plan_epoch(rng: np.random.Generator, size: int, augmentation: Augmentation) 
         crops=torch.from_numpy(rng.integers(0, span, size=(size, 2))),
         flips=torch.from_numpy(rng.random(size) < (0.5 if augmentation.flip else 0.0)),
         brightness=torch.from_numpy(rng.uniform(low, high, size).astype(np.float32)),
-        pastes=torch.empty(size, 0),
+        changes=torch.cat([*_further_changes(rng, size, augmentation), torch.empty(size, 0)], dim=1),
     )
+
+
+def _further_changes(rng: np.random.Generator, size: int, augmentation: Augmentation) -> Iterator[Tensor]:
+    if augmentation.trivial:
+        yield plan_trivial(rng, size, augmentation.trivial)
+    if augmentation.cutout:
+        yield torch.from_numpy(rng.random((size, CENTRE)).astype(np.float32))
 
 
 HELD_BYTES = 1 << 28  # pages of a memory map that may be held before they are let go
@@ -107,23 +125,45 @@ class DeviceImages:
         return self.transformed(indices, *(drawn[visited] for drawn in plan[1:]))
 
     def transformed(
-        self, indices: Tensor, crops: Tensor, flips: Tensor, brightness: Tensor, pastes: Tensor | None = None
+        self, indices: Tensor, crops: Tensor, flips: Tensor, brightness: Tensor, changes: Tensor | None = None
     ) -> Tensor:
-        """Return normalised images, each pasted, cropped, mirrored and brightened as its draws in the plan say."""
-        images = self.gather(indices)
-        if pastes is not None and pastes.shape[-1]:
-            images = pasted(images, pastes.to(images.device))
-        aug = self.augmentation
+        """Return normalised images, each changed as its draws in the plan say.
+
+        :param changes: columns of those that are pasted, then those of the data set's augmentation.
+        """
+        images, aug = self.gather(indices), self.augmentation
+        changes = images.new_empty(len(images), 0) if changes is None else changes.to(images.device)
+        own = TRIVIAL * bool(aug.trivial), CENTRE * bool(aug.cutout)
+        pastes, trivial, centres = torch.split(changes, [changes.shape[1] - sum(own), *own], dim=1)
+        if pastes.shape[1]:
+            images = pasted(images, pastes)
         if aug.crop_padding or aug.flip:
             images = crop_and_flip(images, crops, flips, aug.crop_padding)
-        pixels = images.float()
+        pixels = trivially_augmented(images, trivial) if aug.trivial else images.float()
         if aug.brightness:
             pixels = (pixels * brightness.to(pixels.device)[:, None, None, None]).clamp_(max=255.0)
-        return self.normalise(pixels)
+        normalised = self.normalise(pixels)
+        return cut_out(normalised, centres, aug.cutout) if aug.cutout else normalised
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """Bring pixels [B, H, W, C] in 0..255 to the data set's scale, as [B, C, H, W] (channels last in memory)."""
         return torch.addcmul(self.shift, pixels, self.scale).permute(0, 3, 1, 2)
+
+
+def cut_out(images: Tensor, centres: Tensor, share: float) -> Tensor:
+    """Return normalised images [B, C, H, W] with a square of each at its mean: Cutout (DeVries and Taylor, 2017).
+
+    :param centres: [B, 2] row and column of the square's centre, from 0 to 1; what lies outside the image is lost.
+    :param share: side of the square, of the image's.
+    """
+    holes = []
+    for length, centre in zip(images.shape[2:], centres.unbind(dim=1), strict=True):
+        side = round(share * length)
+        begin = (centre * length).floor()[:, None] - side // 2
+        place = torch.arange(length, device=images.device)
+        holes.append((place >= begin) & (place < begin + side))
+    rows, columns = holes
+    return images.masked_fill((rows[:, :, None] & columns[:, None, :])[:, None], 0.0)
 
 
 def crop_and_flip(images: Tensor, crops: Tensor, flips: Tensor, padding: int) -> Tensor:

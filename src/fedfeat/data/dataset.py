@@ -21,11 +21,13 @@ Labels = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Augmentation:
-    """What training may do to an image: zero-padded random crop, horizontal flip, brightness jitter."""
+    """What training may do to an image: zero-padded random crop, flip, brightness jitter, TrivialAugment, Cutout."""
 
     crop_padding: int = 0
     flip: bool = False
     brightness: float = 0.0
+    trivial: float = 0.0  # greatest strength of its operations
+    cutout: float = 0.0  # side of the square, of the image's
 
 
 NO_AUGMENTATION = Augmentation()

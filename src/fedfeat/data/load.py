@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -173,14 +173,15 @@ def load_dataset(settings: DataSettings, *, seed: int = 0, write_cache: bool = T
     kept = tuple(names[c] for c in keep)
     if info.needs == "path":
         _check_filled(str(settings.location()), kept, decoded.train_labels, decoded.test_labels)
-    augmentation = {"none": NO_AUGMENTATION, "crop-flip": crop_flip(decoded.train_images.shape[1])}
+    augmentations = {"none": NO_AUGMENTATION, "crop-flip": crop_flip(decoded.train_images.shape[1])}
+    augmentation = augmentations.get(settings.augment, info.augmentation)
     dataset = Dataset(
         name=settings.name,
         **vars(decoded),
         class_names=kept,
         mean=mean,
         std=std,
-        augmentation=augmentation.get(settings.augment, info.augmentation),
+        augmentation=replace(augmentation, trivial=settings.trivial, cutout=settings.cutout),
     )
     if settings.validation is not None:
         shape = dataset.train_images.shape

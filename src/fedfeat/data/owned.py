@@ -10,6 +10,7 @@ import hashlib
 import io
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +106,11 @@ def _dataset(settings: DataSettings, names: Sequence[str], train: list[Files], t
         class_names=tuple(names),
         mean=settings.mean or (MEAN,) * shape[2],
         std=settings.std or (STD,) * shape[2],
-        augmentation=crop_flip(shape[0]) if settings.augment == "crop-flip" else NO_AUGMENTATION,
+        augmentation=replace(
+            crop_flip(shape[0]) if settings.augment == "crop-flip" else NO_AUGMENTATION,
+            trivial=settings.trivial,
+            cutout=settings.cutout,
+        ),
         private=True,
     )
 

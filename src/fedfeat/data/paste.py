@@ -61,17 +61,19 @@ def recoloured(pixels: Tensor, factors: Tensor) -> Tensor:
     """Change brightness, contrast, saturation and hue, in this order; grey images have no saturation and no hue."""
     brightness, contrast, saturation, hue = factors[:, :, None, None, None].unbind(dim=1)
     pixels = (pixels * brightness).clamp(max=255)
-    pixels = _blended(pixels, _grey(pixels).mean(dim=(1, 2), keepdim=True), contrast)
+    pixels = blended(pixels, grey(pixels).mean(dim=(1, 2), keepdim=True), contrast)
     if pixels.shape[-1] != len(LUMINANCE):
         return pixels
-    return _turned(_blended(pixels, _grey(pixels), saturation), hue[..., 0])
+    return _turned(blended(pixels, grey(pixels), saturation), hue[..., 0])
 
 
-def _blended(pixels: Tensor, other: Tensor, share: Tensor) -> Tensor:
+def blended(pixels: Tensor, other: Tensor, share: Tensor) -> Tensor:
+    """Return a mixture of two images, of both or, with a share above one, away from the other."""
     return (pixels * share + other * (1 - share)).clamp(0, 255)
 
 
-def _grey(pixels: Tensor) -> Tensor:
+def grey(pixels: Tensor) -> Tensor:
+    """Return the luminance of images [..., C], with one channel."""
     if pixels.shape[-1] != len(LUMINANCE):
         return pixels.mean(dim=-1, keepdim=True)
     return sum((pixels[..., c : c + 1] * share for c, share in enumerate(LUMINANCE)), torch.zeros_like(pixels[..., :1]))

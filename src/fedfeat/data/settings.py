@@ -48,7 +48,19 @@ class DataSettings(Settings):
         default="auto",
         description="auto: what is usual for the data set (nothing for your own); none; or crop-flip",
     )
-
+    trivial: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="TrivialAugment besides: one random operation on each training image, of at most this strength; "
+        "1 is its wide range, 0 is none",
+    )
+    cutout: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="Cutout besides: side of a square that is left out of each training image, as share of the image's",
+    )
     validation: float | None = Field(
         default=None,
         gt=0,

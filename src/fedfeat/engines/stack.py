@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from fedfeat.algorithm.method import ActiveParts, Capturable
 from fedfeat.algorithm.step import Objective, References
-from fedfeat.data.paste import COLUMNS
+from fedfeat.data.augment import change_columns
 from fedfeat.engines.base import BaseEngine
 from fedfeat.engines.cuda.capture import captured
 from fedfeat.engines.grouping import padded
@@ -84,7 +84,8 @@ class Stack:
         self.crops = torch.zeros(size, longest, 2, dtype=torch.long, device=device)
         self.flips = torch.zeros(size, longest, dtype=torch.bool, device=device)
         self.brightness = torch.ones(size, longest, device=device)
-        self.pastes = torch.zeros(size, longest, COLUMNS if self.train.paste else 0, device=device)
+        columns = change_columns(self.images.augmentation, self.train.paste)
+        self.changes = torch.zeros(size, longest, columns, device=device)
         self.samples = torch.ones(size, dtype=torch.long, device=device)
         self.cursor = torch.zeros(size, dtype=torch.long, device=device)
         self.sums = torch.zeros(size, self.train.local_epochs, len(terms), device=device)
@@ -140,7 +141,7 @@ class Stack:
         rows = members[:, None]
         places = self.cursor[rows] + torch.arange(size, device=members.device)
         indices = self.order[rows, places].flatten()
-        planned = (t[rows, places].flatten(0, 1) for t in (self.crops, self.flips, self.brightness, self.pastes))
+        planned = (t[rows, places].flatten(0, 1) for t in (self.crops, self.flips, self.brightness, self.changes))
         images = self.images.transformed(indices, *planned).contiguous()
         return images.view(-1, size, *images.shape[1:]), self.images.labels[indices].view(-1, size)
 

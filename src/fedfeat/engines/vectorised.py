@@ -197,7 +197,7 @@ class Cohort:
         order, *rest = (_side_by_side(rows, stack.longest).to(device) for rows in zip(*plans, strict=True))
         starts = torch.tensor([0, *(len(s) for s in self.sets[:-1])], device=device).cumsum(0)
         stack.order[:count] = torch.cat(self.sets)[order + starts[:, None]]
-        for buffer, values in zip((stack.crops, stack.flips, stack.brightness, stack.pastes), rest, strict=True):
+        for buffer, values in zip((stack.crops, stack.flips, stack.brightness, stack.changes), rest, strict=True):
             buffer[:count] = values
 
     def _plan(self, row: int) -> EpochPlan:

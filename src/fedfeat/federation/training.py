@@ -90,7 +90,7 @@ def plan_batches(client: Client, epoch: int, round: int | None = None) -> EpochP
         client.trained_exemplars
     )
     pastes = plan_pastes(rng_at(client.seed, "paste", *where), replayed, client.settings.paste)
-    return plan._replace(pastes=pastes)
+    return plan._replace(changes=torch.cat([pastes, plan.changes], dim=1))
 
 
 def training_reply(

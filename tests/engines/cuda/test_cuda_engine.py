@@ -65,7 +65,7 @@ def run(folder: Path, method: str, engine: dict[str, Any], **changes: Any) -> Ru
     """Run two tasks."""
     changes = {"scenario": {"tasks": 2}, **changes}
     config = toy_config(method, engine={"device": "cuda", **engine}, **changes)
-    dataset = toy_dataset(Augmentation(1, True, 0.2))
+    dataset = toy_dataset(Augmentation(1, True, 0.2, config.data.trivial, config.data.cutout))
     experiment = Experiment(config, larger(dataset) if config.model.name == "resnet18" else dataset)
     replays: list[None] = []
     repeat = experiment.engine.repeat
@@ -264,13 +264,14 @@ def test_the_servers_student_is_captured_and_learns_the_same(tmp_path: Path, met
 
 
 @pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=needs_gpu)])
-def test_pasted_and_repeated_exemplars_agree(tmp_path: Path, kernels: str) -> None:
+def test_pasted_repeated_and_augmented_images_agree(tmp_path: Path, kernels: str) -> None:
     train = {**TRAIN, "paste": 0.5, "repeat_exemplars": 2}
     # With this seed no ReLU is undecided: moving the initial weights by 1e-7 moves the last ones by 2e-7, not by 2e-3.
-    changes = {"train": train, "scenario": {"tasks": 2, "budget": 30}, "seed": 1}
+    stronger = {"trivial": 1.0, "cutout": 0.5}
+    changes = {"train": train, "scenario": {"tasks": 2, "budget": 30}, "seed": 1, "data": stronger}
     ours = kept(tmp_path, "replay", {**CUDA, "kernels": kernels}, **changes)
     theirs = kept(tmp_path, "replay", IN_PROCESS, **changes)
-    usual = kept(tmp_path, "replay", IN_PROCESS, **{**changes, "train": TRAIN})
+    usual = kept(tmp_path, "replay", IN_PROCESS, **{**changes, "train": TRAIN, "data": {}})
     assert difference(ours, theirs) < TOLERANCE
     assert difference(usual, theirs) > 100 * TOLERANCE
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fedfeat.engines.cuda.kernels.descend import Descend
 
 Backbone = Callable[[dict[str, Tensor], Tensor], Tensor]  # (its parameters, images) -> pooled features
-Transform = Callable[..., Tensor]  # (indices, crops, flips, brightness, pastes if there are any) -> images
+Transform = Callable[..., Tensor]  # (indices, crops, flips, brightness, changes if there are any) -> images
 
 
 def backbone_of(network: Network) -> Backbone:

@@ -89,7 +89,7 @@ class LocalUpdate:
         replica.crops[part] = plan.crops.to(client.device, non_blocking=True)
         replica.flips[part] = plan.flips.to(client.device, non_blocking=True)
         replica.brightness[part] = plan.brightness.to(client.device, non_blocking=True)
-        replica.pastes[part] = plan.pastes.to(client.device, non_blocking=True)
+        replica.changes[part] = plan.changes.to(client.device, non_blocking=True)
 
     def replay(self, step: int) -> None:
         """Launch one step; the host does not wait for it."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedfeat.algorithm.client import Client
 from fedfeat.algorithm.method import ActiveParts, ReferenceFunction
 from fedfeat.algorithm.step import Objective, Work
-from fedfeat.data.paste import COLUMNS
+from fedfeat.data.augment import change_columns
 from fedfeat.engines.base import BaseEngine, FrozenNetworks
 from fedfeat.engines.cuda.arithmetic import Backbone, Plain, Transform, backbone_of, fused_sgd
 from fedfeat.engines.cuda.capture import put_back, warmed_up
@@ -49,7 +49,8 @@ class Replica:
         self.crops = torch.zeros(capacity, 2, dtype=torch.long, device=device)
         self.flips = torch.zeros(capacity, dtype=torch.bool, device=device)
         self.brightness = torch.ones(capacity, device=device)
-        self.pastes = torch.zeros(capacity, COLUMNS if self.train.paste else 0, device=device)
+        columns = change_columns(self.images.augmentation, self.train.paste)
+        self.changes = torch.zeros(capacity, columns, device=device)
         widest = len(self.terms) + len(engine.method.penalties)
         self.sums = torch.zeros(self.train.local_epochs, widest, device=device)
         self.epoch = torch.zeros((), dtype=torch.long, device=device)
@@ -109,8 +110,8 @@ class Replica:
     def _augmented(self, rows: Tensor, indices: Tensor, transform: Transform) -> Tensor:
         """Return the images of some indices, augmented as planned for their rows."""
         planned = [self.crops[rows], self.flips[rows], self.brightness[rows]]
-        if self.train.paste:
-            planned.append(self.pastes[rows])
+        if self.changes.shape[1]:
+            planned.append(self.changes[rows])
         return transform(indices, *planned)
 
     def _objective(self, backbone: Backbone) -> Objective:
@@ -195,8 +196,8 @@ class Replica:
         return look
 
     def _transform(self, size: int) -> Transform:
-        # Kernels of our own read bytes; pasted images are not.
-        return self.images.transformed if self.train.paste else self.arithmetic.transform(size)
+        # Kernels of our own read bytes, and do no more than crop, mirror and brighten them.
+        return self.images.transformed if self.changes.shape[1] else self.arithmetic.transform(size)
 
     def encode_ahead(self, indices: Tensor) -> None:
         """Launch the encoding of what will be asked for next; another model that is loaded first makes it void."""

@@ -77,7 +77,7 @@ def plan_passes(count: int, size: int, augmentation: Augmentation, rng: PassRng)
     """
     used = count // size * size
     for number in itertools.count():
-        plan = plan_epoch(rng(number), count, replace(augmentation, brightness=0.0))
+        plan = plan_epoch(rng(number), count, replace(augmentation, brightness=0.0, trivial=0.0, cutout=0.0))
         yield EpochPlan(*(values[:used] for values in plan))
 
 
