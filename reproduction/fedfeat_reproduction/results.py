@@ -135,6 +135,14 @@ class RecordIndex:
         found = self._values(entry, sources(entry.method))
         return [(kept, value) for _, (value, _, kept) in sorted(found.items())]
 
+    def source(self, cell: Cell, method: str, seed: int) -> tuple[Record, FigureSource] | None:
+        """Return the record from which the accuracies of a method are read, and which of its predictions they are."""
+        for place in sources(method):
+            kept = self._runs(cell, place.method).get(seed)
+            if kept is not None and not (place.prediction == "plain" and _divides(kept)):
+                return kept, place
+        return None
+
     def _values(self, entry: PaperEntry, places: Sequence[FigureSource]) -> dict[int, tuple[float, bool, Record]]:
         values: dict[int, tuple[float, bool, Record]] = {}
         for place in places:

@@ -65,7 +65,7 @@ def draw_panels(numbers: Numbers, x: str, label: str, *, evenly: bool) -> Any:
     data = numbers.values("data")
     with style.paper_style() as figure_class:
         width = style.COLUMN if len(data) == 1 else style.PAGE
-        figure = figure_class(figsize=(width, 2.25 if len(data) == 1 else 1.95), layout="constrained")
+        figure = figure_class(figsize=(width, 2.4 if len(data) == 1 else 1.95), layout="constrained")
         axes = figure.subplots(1, len(data), squeeze=False)[0]
         for axis, name in zip(axes, data, strict=True):
             _draw_panel(axis, numbers.where(data=name), x, evenly)
@@ -73,7 +73,13 @@ def draw_panels(numbers: Numbers, x: str, label: str, *, evenly: bool) -> Any:
             axis.set_xlabel(label)
         axes[0].set_ylabel("accuracy (%)")
         handles = axes[0].get_legend_handles_labels()[0] + _published_mark(numbers)
-        figure.legend(handles=handles, loc="outside upper center", ncols=5, columnspacing=1.1, handlelength=2.2)
+        figure.legend(
+            handles=handles,
+            loc="outside upper center",
+            ncols=3 if len(data) == 1 else 5,
+            columnspacing=1.1,
+            handlelength=2.2,
+        )
     return figure
 
 
@@ -254,6 +260,7 @@ FORGETTING = PaperFigure(
     partial(draw_panels, x="task", label="tasks learned", evenly=False),
     _curve_findings,
     varies=("data.name",),
+    of_accuracies=True,
 )
 REPLAY_BUDGET = PaperFigure(
     "figure-6",
@@ -265,6 +272,7 @@ REPLAY_BUDGET = PaperFigure(
     partial(draw_panels, x="budget", label="exemplars per task", evenly=True),
     _budget_findings,
     varies=("scenario.budget", "data.name"),
+    of_accuracies=True,
 )
 REPLAY_BUDGET_TEXT = replace(
     REPLAY_BUDGET,
@@ -282,4 +290,5 @@ LOCAL_EPOCHS = PaperFigure(
     partial(draw_panels, x="epochs", label="local epochs per round", evenly=True),
     _epoch_findings,
     varies=("train.local_epochs", "data.name"),
+    of_accuracies=True,
 )

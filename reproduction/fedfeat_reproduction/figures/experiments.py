@@ -76,10 +76,15 @@ def without_earlier_classes(configs: Sequence[Config]) -> str | None:
     return "looks at classes of earlier tasks, and with scenario.tasks=1 there are none; set it to 2 or more"
 
 
+def cell_of(config: Config) -> Cell:
+    """Return the cell that an experiment is of, whatever else it changes."""
+    data = "tiny" if config.data.name == "tiny-imagenet" else config.data.name
+    return Cell(data, config.scenario.tasks, config.scenario.beta, config.scenario.clients)
+
+
 def published_accuracy(config: Config) -> float | None:
     """Return what the main table states for an experiment, None where it is not one of its cells as published."""
-    data = "tiny" if config.data.name == "tiny-imagenet" else config.data.name
-    cell = Cell(data, config.scenario.tasks, config.scenario.beta, config.scenario.clients)
+    cell = cell_of(config)
     if BUDGETS.get((cell.data, cell.tasks)) != config.scenario.budget or config.train.local_epochs != 2:
         return None
     stated = (e.published for e in TABLES[MAIN].entries if (e.cell, e.method) == (cell, config.method))

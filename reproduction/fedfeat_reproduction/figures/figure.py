@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from fedfeat_reproduction.experiments import deciding_overrides
 from fedfeat_reproduction.figures.style import FORMATS, MUTED, paper_style, save_figure
 
 Row = dict[str, Any]  # column -> text, number or None
+MARK_WIDTH = 22  # letters of a mark below a drawing, to the inch
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class PaperFigure:
     findings: Callable[[Numbers], list[Finding]]
     varies: tuple[str, ...] = ()  # settings that are its axis or tell its panels apart
     objection: Callable[[Sequence[Config]], str | None] = lambda configs: None  # why experiments will not do
+    of_accuracies: bool = False  # needs no more of its runs than records hold
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,8 @@ def draw_again(figure: PaperFigure, folder: Path) -> DrawnFigure:
     picture = figure.draw(drawn.numbers)
     if drawn.options.mark:
         with paper_style():
-            picture.supxlabel(drawn.options.mark, fontsize=6.5, color=MUTED)
+            wrapped = textwrap.fill(drawn.options.mark, int(MARK_WIDTH * picture.get_figwidth()))
+            picture.supxlabel(wrapped, fontsize=6.5, color=MUTED)
     save_figure(picture, folder / figure.name)
     return read_figure(figure, folder)
 

@@ -171,6 +171,7 @@ FIGURE = PaperFigure(
     findings,
     varies=tuple(KEYS.values()),
     objection=objection,
+    of_accuracies=True,
 )
 TEXT_FIGURE = replace(
     FIGURE,

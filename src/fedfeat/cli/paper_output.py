@@ -26,6 +26,7 @@ from fedfeat_reproduction import choices, effects, experiments, missing, render
 from fedfeat_reproduction.choices import CHOICES, ChoiceRuns
 from fedfeat_reproduction.figures import FIGURES, FigureOptions, draw_again, experiments_of, make_figure, read_figure
 from fedfeat_reproduction.figures.overview import draw_overview
+from fedfeat_reproduction.figures.recorded import recorded_runs
 from fedfeat_reproduction.records import Record, read_records, records_of_runs
 from fedfeat_reproduction.results import RecordIndex, TableRow, with_other_forms
 from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, further_entries, select
@@ -250,7 +251,10 @@ def draw_figures(names: Sequence[str], place: Place, pool: RunPool, console: Con
     need_matplotlib("figures")
     chosen = [figure for name, figure in FIGURES.items() if not names or name in names]
     kept = {f.name: path for f in chosen if (path := missing.drawn_numbers(f, place.results)).is_file()}
-    small = {f.name: experiments_of(f, True, experiments.first_seeds(1)) for f in chosen if f.name not in kept}
+    index = place.index()
+    recorded = {f.name: runs for f in chosen if f.name not in kept and (runs := recorded_runs(f, index)) is not None}
+    left = [f for f in chosen if f.name not in kept and f.name not in recorded]
+    small = {f.name: experiments_of(f, True, experiments.first_seeds(1)) for f in left}
     distinct = {identity(config): config for configs in small.values() for config in configs}
     planned = plan(list(distinct.values()), place.folder / "runs")
     outcomes = finish_all(planned, console, pool) if planned else []
@@ -259,12 +263,15 @@ def draw_figures(names: Sequence[str], place: Place, pool: RunPool, console: Con
         if figure.name in kept:
             write_atomically(place.folder / f"{figure.name}.json", kept[figure.name].read_bytes())
             drawn = draw_again(figure, place.folder)
+        elif figure.name in recorded:
+            drawn = make_figure(figure, recorded[figure.name].runs, place.folder, recorded[figure.name].options)
         else:
             found = [by_identity[identity(config)] for config in small[figure.name]]
             drawn = make_figure(figure, found, place.folder, FigureOptions(mark=experiments.QUICK_MARK))
-        console.print(f"{drawn.files[0]}  {drawn.options.mark or 'numbers of real runs'}")
+        real = "" if figure.name in small else "numbers of real runs"
+        console.print(f"{drawn.files[0]}  {', '.join(filter(None, (real, drawn.options.mark)))}")
     if not names:
-        for path in draw_overview(place.index(), place.folder):
+        for path in draw_overview(index, place.folder):
             console.print(f"{path}  records of real runs")
     exit_if_failed(outcomes, console)
 

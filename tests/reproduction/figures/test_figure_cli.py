@@ -14,14 +14,18 @@ from typing import Any
 
 import pytest
 from figure_toys import outcome
+from paper_records import MakeRecord
 from typer.testing import CliRunner
 
 from fedfeat.cli import app, paper_output
 from fedfeat.config.config import Config
+from fedfeat.config.presets import Cell
 from fedfeat.core.errors import FedfeatError
 from fedfeat.runs.sweep import Planned, RunOutcome
 from fedfeat_reproduction.experiments import QUICK_MARK
 from fedfeat_reproduction.figures import FIGURES, write_numbers
+from fedfeat_reproduction.figures.recorded import recorded_runs
+from fedfeat_reproduction.results import RecordIndex
 
 FAST = ["--set", "train.rounds=2", "--set", "train.local_epochs=1"]
 
@@ -124,3 +128,37 @@ def test_figures_are_drawn_from_real_numbers_where_there_are_some_and_marked_oth
     assert (out / "figure-5.svg").read_bytes() != before, "the mark is part of the drawing"
     with pytest.raises(FedfeatError, match="figure-11: no such figure; did you mean 'figure-1"):
         command("figures", "figure-11", *options)
+
+
+def test_a_panel_whose_runs_are_all_recorded_is_drawn_from_records(make_record: MakeRecord) -> None:
+    records = [
+        make_record("fedcbdr+feat", 70.0, plain=64.0),
+        make_record("refed+feat+calibrate", 62.0, accuracy_of_variants={"before calibration": [90.0] * 4 + [60.0]}),
+        make_record("fedcbdr", 61.0),
+        make_record("refed", 54.0),
+        make_record("fedcbdr+feat", 71.0, seed=2024),
+        *(make_record(method, 40.0, cell=Cell("cifar100", 10, 0.5)) for method in ("fedcbdr+feat", "fedcbdr", "refed")),
+    ]
+    figure = FIGURES["figure-5"]
+    found = recorded_runs(figure, RecordIndex(records))
+    assert found is not None
+    assert {run.config.data.name for run in found.runs} == {"cifar10"}, "of CIFAR-100 FEAT_R is missing"
+    numbers = figure.measure(found.runs)
+    ends = {row["method"]: (row["accuracy"], row["seeds"]) for row in numbers.where(task=5)}
+    assert ends == {"fedcbdr+feat": (70.0, 1), "refed+feat": (60.0, 1), "fedcbdr": (61.0, 1), "refed": (54.0, 1)}
+    assert found.options.mark == "invented; some trained without the exemplars that calibration held out"
+    assert recorded_runs(figure, RecordIndex(records[:3])) is None
+    assert recorded_runs(FIGURES["figure-4"], RecordIndex(records)) is None, "needs models"
+
+
+def test_recorded_runs_are_those_of_what_a_figure_varies(make_record: MakeRecord) -> None:
+    methods = ("fedcbdr+feat", "refed+feat", "fedcbdr", "refed")
+    cell = Cell("tiny", 5, 0.5)
+    records = [
+        make_record(m, b / 10, cell=cell, overrides=(f"scenario.budget={b}",)) for m in methods for b in (250, 500)
+    ]
+    found = recorded_runs(FIGURES["figure-6"], RecordIndex(records))
+    assert found is not None
+    numbers = FIGURES["figure-6"].measure(found.runs)
+    assert [(row["budget"], row["accuracy"]) for row in numbers.where(method="refed")] == [(250, 25.0), (500, 50.0)]
+    assert recorded_runs(FIGURES["figure-8"], RecordIndex(records)) is None
