@@ -24,7 +24,15 @@ from fedfeat.runs.identity import identity
 from fedfeat.runs.sweep import RunPool, plan
 from fedfeat_reproduction import choices, effects, experiments, missing, render
 from fedfeat_reproduction.choices import CHOICES, ChoiceRuns
-from fedfeat_reproduction.figures import FIGURES, FigureOptions, draw_again, experiments_of, make_figure, read_figure
+from fedfeat_reproduction.figures import (
+    FIGURES,
+    FigureOptions,
+    draw_again,
+    experiments_of,
+    make_figure,
+    read_figure,
+    write_numbers,
+)
 from fedfeat_reproduction.figures.overview import draw_overview
 from fedfeat_reproduction.figures.recorded import recorded_runs
 from fedfeat_reproduction.records import Record, read_records, records_of_runs
@@ -231,14 +239,16 @@ def _say_pairs_elsewhere(records: Sequence[Record], console: Console) -> None:
 
 
 def run_figure(name: str, only: str, runs: Runs, place: Place, console: Console) -> None:
-    """Run what a figure needs, draw it and show it."""
-    need_matplotlib(name)
+    """Run what a figure needs, draw it and show it; without matplotlib its numbers are written and shown alone."""
+    draws = importlib.util.find_spec("matplotlib") is not None
+    if not draws:
+        console.print(f"{name}: matplotlib is not installed here, so only its numbers are written", style="yellow")
     options = FigureOptions(tuple(runs.overrides), only, experiments.QUICK_MARK if place.quick else "")
     planned = plan(experiments_of(FIGURES[name], place.quick, runs.seeds, options), place.folder)
     if runs.dry:
         return dry_run_all(planned, console)
     outcomes = finish_all(planned, console, runs.pool)
-    make_figure(FIGURES[name], outcomes, place.folder / "figures", options)
+    (make_figure if draws else write_numbers)(FIGURES[name], outcomes, place.folder / "figures", options)
     show_figure(name, place, Format.terminal, console)
     exit_if_failed(outcomes, console)
 
@@ -248,7 +258,8 @@ def draw_figures(names: Sequence[str], place: Place, pool: RunPool, console: Con
     for name in names:
         if name not in FIGURES:
             raise FedfeatError(f"{name}: no such figure; {nearest(name, FIGURES)} (see 'fedfeat paper list')")
-    need_matplotlib("figures")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise MissingExtra("matplotlib", "paper", "drawing figures")
     chosen = [figure for name, figure in FIGURES.items() if not names or name in names]
     kept = {f.name: path for f in chosen if (path := missing.drawn_numbers(f, place.results)).is_file()}
     index = place.index()
@@ -274,12 +285,6 @@ def draw_figures(names: Sequence[str], place: Place, pool: RunPool, console: Con
         for path in draw_overview(index, place.folder):
             console.print(f"{path}  records of real runs")
     exit_if_failed(outcomes, console)
-
-
-def need_matplotlib(name: str) -> None:
-    """Refuse to draw without it: now, not after hours of training."""
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingExtra("matplotlib", "paper", f"drawing {name}")
 
 
 def show_figure(name: str, place: Place, format: Format, console: Console) -> None:

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from fedfeat.cli import app, paper_output
 from fedfeat.config.config import Config
 from fedfeat.config.presets import Cell
-from fedfeat.core.errors import FedfeatError
+from fedfeat.core.errors import FedfeatError, MissingExtra
 from fedfeat.runs.sweep import Planned, RunOutcome
 from fedfeat_reproduction.experiments import QUICK_MARK
 from fedfeat_reproduction.figures import FIGURES, write_numbers
@@ -162,3 +162,24 @@ def test_recorded_runs_are_those_of_what_a_figure_varies(make_record: MakeRecord
     numbers = FIGURES["figure-6"].measure(found.runs)
     assert [(row["budget"], row["accuracy"]) for row in numbers.where(method="refed")] == [(250, 25.0), (500, 50.0)]
     assert recorded_runs(FIGURES["figure-8"], RecordIndex(records)) is None
+
+
+def test_without_matplotlib_numbers_are_written_and_drawn_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def finish(planned: Sequence[Planned], *args: Any, **kwargs: Any) -> list[RunOutcome]:
+        return [replace(outcome(run.config, [70.0, 40.0]), path=run.path) for run in planned]
+
+    monkeypatch.setattr(paper_output, "finish_all", finish)
+    results, there = tmp_path / "results", tmp_path / "there"
+    with monkeypatch.context() as patch:
+        patch.setattr("importlib.util.find_spec", lambda name: None)
+        text = command("run", "figure-8", "--quick", "--seeds", "1", "--out", str(there))
+        assert "matplotlib is not installed here" in text
+        with pytest.raises(MissingExtra, match="drawing figures needs the package 'matplotlib'"):
+            command("figures", "figure-8", "--out", str(tmp_path / "drawn"))
+    (results / "figures").mkdir(parents=True)
+    assert sorted(path.name for path in (there / "figures").iterdir()) == ["figure-8.csv", "figure-8.json"]
+    (there / "figures" / "figure-8.json").rename(results / "figures" / "figure-8.json")
+    command("figures", "figure-8", "--out", str(tmp_path / "drawn"), "--results", str(results))
+    assert (tmp_path / "drawn" / "figure-8.pdf").is_file()
