@@ -100,7 +100,7 @@ class BaseEngine:
         if scenario.settings.brings == "domains" and dataset.domains is not None:
             self.test_domains = torch.from_numpy(dataset.domains.test).to(self.device)
         self.class_names = tuple(dataset.class_names[c] for c in scenario.class_order)
-        self._initial = self._build_network()
+        self._initial = self._build_network().to(self.device)
         self.network = self.new_network()
         self.model = FlatModel(self.network)
         self.states: dict[int, State] = {}
@@ -238,7 +238,7 @@ class BaseEngine:
 
     def new_network(self) -> Network:
         """Return another copy of the initial model, on the device."""
-        return self._initial.twin().to(self.device)
+        return self._initial.twin()
 
     def _build_network(self) -> Network:
         network = build_network(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedfeat.core.errors import ConfigError
@@ -23,10 +25,16 @@ def orthonormal_basis(columns: int, dim: int, *, seed: int, basis: Basis = "haar
     """
     if basis == "axis":
         return torch.eye(dim, columns, dtype=torch.float64)
+    return torch.from_numpy(_haar(columns, dim, seed).copy())
+
+
+@lru_cache(maxsize=64)
+def _haar(columns: int, dim: int, seed: int) -> NDArray[np.float64]:
+    """Return the basis, which every copy of a network asks for."""
     # One row per column and a sequential generator: the first rows do not depend on how many follow.
     gaussian = rng_at(seed, "etf-basis").standard_normal((columns, dim))
     q, r = np.linalg.qr(gaussian.T)
-    return torch.from_numpy(q * np.where(np.diag(r) < 0, -1.0, 1.0))
+    return q * np.where(np.diag(r) < 0, -1.0, 1.0)
 
 
 def simplex_etf(num_classes: int, dim: int, *, seed: int, basis: Basis = "haar") -> Tensor:

@@ -179,19 +179,24 @@ class CudaEngine(InProcessEngine):
 
     def _can_capture(self, client_id: int, requests: Mapping[int, Payload], clients: int) -> bool:
         """Return whether this task's steps can be captured, and have replicas ready if so."""
-        if self._captured is None:
-            self._captured = self._update(self._new_replica(), client_id, requests[client_id]).parts().capturable
-        if self._captured:
+        if self._captured is not False:
             self._make_replicas(client_id, requests, clients)
-        return self._captured
+        return bool(self._captured)
 
     def _make_replicas(self, client_id: int, requests: Mapping[int, Payload], clients: int) -> None:
-        """Add replicas for this task, as many as were planned; the first one tells how much memory each needs."""
+        """Add replicas for this task, as many as were planned.
+
+        The first one tells whether the method's steps can be captured, and how much memory each replica needs.
+        """
         while len(self.replicas) < (self.wanted or 1):
             before = torch.cuda.mem_get_info(self.device)[0]
             try:
                 replica = self._new_replica()
                 update = self._update(replica, client_id, requests[client_id])
+                if self._captured is None:
+                    self._captured = update.parts().capturable
+                    if not self._captured:
+                        return
                 update.prepare()
                 replica.graph(self.config.train.batch, update.kind)
                 torch.cuda.empty_cache()  # what ran before the capture took memory that no other stream can use
