@@ -68,6 +68,7 @@ def test_no_masked_row_is_a_sample():
 def test_every_client_and_every_task_has_a_mask_of_its_own():
     x = eye(6)
     one = row_mask(1, 0, 0, 6, block=1024).apply(x)
+    row_mask.cache_clear()
     assert np.array_equal(one, row_mask(1, 0, 0, 6, block=1024).apply(x))
     others = [row_mask(*where, 6, block=1024).apply(x) for where in [(1, 0, 1), (1, 1, 0), (2, 0, 0)]]
     assert all(not np.allclose(one, other) for other in others)
@@ -75,6 +76,7 @@ def test_every_client_and_every_task_has_a_mask_of_its_own():
 
 def test_the_rotation_of_features_is_shared_by_clients_and_changes_with_the_task():
     q = shared_rotation(1, 0, 7)
+    shared_rotation.cache_clear()
     assert np.allclose(q @ q.T, eye(7), atol=1e-12)
     assert np.array_equal(q, shared_rotation(1, 0, 7))
     assert not np.allclose(q, shared_rotation(1, 1, 7))

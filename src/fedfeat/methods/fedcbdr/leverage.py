@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -49,11 +50,13 @@ class RowMask:
         return out
 
 
+@lru_cache(maxsize=16)
 def row_mask(seed: int, task: int, client: int, rows: int, *, block: int, device: torch.device = CPU) -> RowMask:
-    """Return the mask at a client's own address; nobody else draws there."""
+    """Return the mask at a client's own address, which it needs twice; nobody else draws there."""
     return RowMask(rows, rng_at(seed, "row-mask", task, client), block=block, device=device)
 
 
+@lru_cache(maxsize=1)
 def shared_rotation(seed: int, task: int, dim: int, device: torch.device = CPU) -> Tensor:
     """Return the rotation of features, ``Q``, that all clients share and the server does not know."""
     return random_orthogonal(dim, rng_at(seed, "feature-mask", task), device)
