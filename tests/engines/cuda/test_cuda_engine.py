@@ -269,9 +269,9 @@ def test_pasted_repeated_and_augmented_images_agree(tmp_path: Path, kernels: str
     # With this seed no ReLU is undecided: moving the initial weights by 1e-7 moves the last ones by 2e-7, not by 2e-3.
     stronger = {"trivial": 1.0, "cutout": 0.5}
     changes = {"train": train, "scenario": {"tasks": 2, "budget": 30}, "seed": 1, "data": stronger}
-    ours = kept(tmp_path, "replay", {**CUDA, "kernels": kernels}, **changes)
-    theirs = kept(tmp_path, "replay", IN_PROCESS, **changes)
-    usual = kept(tmp_path, "replay", IN_PROCESS, **{**changes, "train": TRAIN, "data": {}})
+    ours = kept(tmp_path, "replay+distil", {**CUDA, "kernels": kernels}, **changes)
+    theirs = kept(tmp_path, "replay+distil", IN_PROCESS, **changes)
+    usual = kept(tmp_path, "replay+distil", IN_PROCESS, **{**changes, "train": TRAIN, "data": {}})
     assert difference(ours, theirs) < TOLERANCE
     assert difference(usual, theirs) > 100 * TOLERANCE
 
