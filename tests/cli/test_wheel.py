@@ -26,7 +26,7 @@ COMMANDS = {
     "data": ["run", "cifar10-5", "--out", "cifar"],
     "run": ["run", "digits", "--out", "short", *(word for change in SHORT for word in ("--set", change))],
     "record": ["paper", "record", "short", "--images", "built in"],
-    "figure": ["paper", "run", "figure-5", "--quick"],
+    "figures": ["paper", "figures", "figure-8"],
     "bench": ["bench", "gpu"],
 }
 # Runs every command in one process, for starting PyTorch takes longer than all of them.
@@ -141,7 +141,7 @@ def test_a_run_is_made_and_recorded(said: dict[str, Said]) -> None:
 
 
 def test_what_is_not_installed_is_one_sentence(said: dict[str, Said]) -> None:
-    assert said["figure"].code == said["bench"].code == 2
-    assert "pip install 'fedfeat[paper]'" in said["figure"].err
+    assert said["figures"].code == said["bench"].code == 2
+    assert "pip install 'fedfeat[paper]'" in said["figures"].err
     assert "benchmarks are not part of an installation" in said["bench"].err
-    assert "Traceback" not in said["figure"].err + said["bench"].err
+    assert "Traceback" not in said["figures"].err + said["bench"].err

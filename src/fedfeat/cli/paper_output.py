@@ -242,7 +242,12 @@ def run_figure(name: str, only: str, runs: Runs, place: Place, console: Console)
     """Run what a figure needs, draw it and show it; without matplotlib its numbers are written and shown alone."""
     draws = importlib.util.find_spec("matplotlib") is not None
     if not draws:
-        console.print(f"{name}: matplotlib is not installed here, so only its numbers are written", style="yellow")
+        console.print(
+            f"{name}: matplotlib is not installed here, so only its numbers are written; to draw it too: "
+            "pip install 'fedfeat[paper]'",
+            style="yellow",
+            markup=False,
+        )
     options = FigureOptions(tuple(runs.overrides), only, experiments.QUICK_MARK if place.quick else "")
     planned = plan(experiments_of(FIGURES[name], place.quick, runs.seeds, options), place.folder)
     if runs.dry:

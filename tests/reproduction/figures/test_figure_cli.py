@@ -176,6 +176,7 @@ def test_without_matplotlib_numbers_are_written_and_drawn_elsewhere(
         patch.setattr("importlib.util.find_spec", lambda name: None)
         text = command("run", "figure-8", "--quick", "--seeds", "1", "--out", str(there))
         assert "matplotlib is not installed here" in text
+        assert "pip install 'fedfeat[paper]'" in text
         with pytest.raises(MissingExtra, match="drawing figures needs the package 'matplotlib'"):
             command("figures", "figure-8", "--out", str(tmp_path / "drawn"))
     (results / "figures").mkdir(parents=True)
