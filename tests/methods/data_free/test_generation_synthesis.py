@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedfeat.data.dataset import Augmentation, Dataset
+from fedfeat.engines.cuda.capture import put_back, warmed_up
+from fedfeat.engines.cuda.simulated import simulated_gpu
 from fedfeat.methods.data_free import lander_synthesis, target_synthesis
 from fedfeat.methods.data_free.generator import ImageGenerator
 from fedfeat.methods.data_free.lander_synthesis import (
@@ -20,7 +22,7 @@ from fedfeat.methods.data_free.lander_synthesis import (
 )
 from fedfeat.methods.data_free.losses import softened_divergence
 from fedfeat.methods.data_free.pool import SyntheticPool
-from fedfeat.methods.data_free.synthesis import SynthesisContext, agreement, distil, new_student
+from fedfeat.methods.data_free.synthesis import SynthesisContext, Views, agreement, distil, new_student
 from fedfeat.methods.data_free.target_synthesis import (
     Recipe,
     SharedGenerator,
@@ -89,6 +91,25 @@ def test_images_are_a_function_of_seed_and_task(context, synthesise):
         assert not torch.equal(synthesise(elsewhere).images, first)
 
 
+@pytest.mark.parametrize("meta", ["fomaml", "reptile", None])
+def test_captured_steps_make_the_same_images(context, meta):
+    more = {"rounds": 3, "warmup": 1, "batch": 12, "steps": 4, "student_steps": 3}
+    if meta is None:
+        settings = LanderGenerationSettings(adversarial_delay=0, code=16, student_batch=12, **more)
+        make = partial(by_lander, settings=settings)
+    else:
+        make = partial(by_target, settings=TargetGenerationSettings(meta=meta, **more))
+
+    def repeat(work, touched):
+        with put_back(touched):
+            return warmed_up(work, None, torch.cuda.Stream()).replay
+
+    plain = make(context)
+    with simulated_gpu():
+        captured = make(replace(context, repeat=repeat))
+    assert torch.equal(captured.images, plain.images)
+
+
 @pytest.mark.parametrize(("synthesise", "settings"), [(by_target, ONE_TARGET), (by_lander, ONE_LANDER)])
 @pytest.mark.parametrize(("shape", "name"), [((10, 7, 3), "small-cnn"), ((9, 12, 3), "resnet18")])
 def test_other_networks_sizes_and_channels(synthesise, settings, shape, name):
@@ -154,6 +175,7 @@ def test_the_defaults_make_10240_images():
 
 def test_first_order_maml_adds_gradients_up():
     shared, fast = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
+    shared.weight.grad = torch.zeros(1, 2)
     for x in (torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 5.0]])):
         fast.zero_grad()
         fast(x).sum().backward()
@@ -291,7 +313,9 @@ def test_the_student_takes_part_only_after_the_warm_up(context, monkeypatch, mak
 
 def test_generated_pixels_are_cropped_and_flipped_with_a_gradient(context):
     codes = torch.rand(6, 1, 8, 8, requires_grad=True)
-    pixels = context.pixels(codes, np.random.default_rng(0))
+    views = Views(context, 6)
+    views.draw(np.random.default_rng(0))
+    pixels = views.of(codes)
     assert pixels.shape == (6, 8, 8, 1)
     pixels.sum().backward()
     # A crop with one pixel of padding drops at most one row and one column, and repeats nothing.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -13,10 +13,17 @@ from fedfeat.core.settings import Settings, setting
 from fedfeat.methods.data_free.generator import AnchorGenerator
 from fedfeat.methods.data_free.losses import BatchNormProbe, adversarial_loss, bounding_loss
 from fedfeat.methods.data_free.pool import SyntheticPool, mapped
-from fedfeat.methods.data_free.synthesis import SynthesisContext, best_images, distil, new_student, pool_batches
+from fedfeat.methods.data_free.synthesis import (
+    SynthesisContext,
+    Views,
+    adam,
+    best_images,
+    distil,
+    new_student,
+    pool_batches,
+)
 from fedfeat.models import Network
 
-BETAS = (0.5, 0.999)
 FIRST_MEAN, FIRST_STD = 0.5, 0.2
 
 
@@ -111,18 +118,24 @@ class AnchoredGenerator:
         labels = labels.to(self.context.device)
         wanted = self.anchors[labels]
         self.generator.noise.redraw(rng)
-        # The noisy layers are new, so moments of their old gradients would mislead: a fresh optimiser per round.
-        groups: list[dict[str, Any]] = [
-            {"params": self.generator.parameters()},
-            {"params": [self.mean, self.std], "lr": self.settings.lr_statistics},
-        ]
+        views = Views(self.context, self.settings.batch)
 
         def forward() -> tuple[Tensor, Tensor]:
             images = self.generator(wanted)
-            return images, self._loss(self._normalise(self.context.pixels(images, rng)), labels, wanted, student)
+            return images, self._loss(self._normalise(views.of(images)), labels, wanted, student)
 
-        optimiser = torch.optim.Adam(groups, lr=self.settings.lr, betas=BETAS)
-        return best_images(forward, optimiser, self.probe, self.settings.steps), labels
+        # The noisy layers are new, so moments of their old gradients would mislead: a fresh optimiser per round.
+        of_statistics = {"params": [self.mean, self.std], "lr": self.settings.lr_statistics}
+        best = best_images(
+            forward,
+            adam([{"params": self.generator.parameters()}, of_statistics], self.settings.lr),
+            self.probe,
+            self.settings.steps,
+            draw=lambda: views.draw(rng),
+            touched=list(self.generator.buffers()),
+            repeat=self.context.repeat,
+        )
+        return best, labels
 
     def _normalise(self, pixels: Tensor) -> Tensor:
         if self.settings.input_statistics == "data":

@@ -63,6 +63,11 @@ class SyntheticPool:
         return torch.cat(self.intended)
 
 
+def crops_and_flips(augmentation: Augmentation) -> Augmentation:
+    """Return the part of an augmentation that synthetic images get."""
+    return replace(augmentation, brightness=0.0, trivial=0.0, cutout=0.0)
+
+
 def varied(pixels: Tensor, crops: Tensor, flips: Tensor, augmentation: Augmentation) -> Tensor:
     """Crop and flip images [B, H, W, C] as the data set's own are; their brightness is left alone."""
     if not (augmentation.crop_padding or augmentation.flip):
@@ -77,7 +82,7 @@ def plan_passes(count: int, size: int, augmentation: Augmentation, rng: PassRng)
     """
     used = count // size * size
     for number in itertools.count():
-        plan = plan_epoch(rng(number), count, replace(augmentation, brightness=0.0, trivial=0.0, cutout=0.0))
+        plan = plan_epoch(rng(number), count, crops_and_flips(augmentation))
         yield EpochPlan(*(values[:used] for values in plan))
 
 

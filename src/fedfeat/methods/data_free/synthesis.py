@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import io
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fedfeat.algorithm.method import TaskEndStep
-from fedfeat.algorithm.step import Repeat, as_it_is
+from fedfeat.algorithm.step import Repeat, Work, as_it_is
 from fedfeat.algorithm.task_end import TaskEnd
 from fedfeat.core.errors import MissingExtra
 from fedfeat.core.files import write_atomically
@@ -25,7 +26,15 @@ from fedfeat.data.augment import DeviceImages, plan_epoch
 from fedfeat.data.resize import require_pillow
 from fedfeat.methods.data_free.generator import ImageShape
 from fedfeat.methods.data_free.losses import BatchNormProbe, softened_divergence
-from fedfeat.methods.data_free.pool import POOL, PREVIOUS_MODEL, SyntheticPool, endless_batches, mapped, varied
+from fedfeat.methods.data_free.pool import (
+    POOL,
+    PREVIOUS_MODEL,
+    SyntheticPool,
+    crops_and_flips,
+    endless_batches,
+    mapped,
+    varied,
+)
 from fedfeat.models import Network
 
 AGREEMENT = "synthetic_agreement"
@@ -67,11 +76,24 @@ class SynthesisContext:
         """Return a plain seed at an address of this task."""
         return int_at(self.seed, purpose, self.task)
 
-    def pixels(self, images: Tensor, rng: np.random.Generator) -> Tensor:
-        """Crop and flip generated images [B, C, H, W] in 0..1: pixels [B, H, W, C] in 0..255, with a gradient."""
-        augmentation = replace(self.images.augmentation, brightness=0.0)
-        plan = plan_epoch(rng, len(images), augmentation)
-        return varied(images.permute(0, 2, 3, 1) * 255, plan.crops, plan.flips, augmentation)
+
+class Views:
+    """Crops and mirrorings of generated images, drawn to the same place for every step."""
+
+    def __init__(self, context: SynthesisContext, count: int) -> None:
+        self.augmentation = crops_and_flips(context.images.augmentation)
+        self.crops = torch.zeros(count, 2, dtype=torch.long, device=context.device)
+        self.flips = torch.zeros(count, dtype=torch.bool, device=context.device)
+
+    def draw(self, rng: np.random.Generator) -> None:
+        """Draw those of the next step."""
+        plan = plan_epoch(rng, len(self.flips), self.augmentation)
+        self.crops.copy_(plan.crops)
+        self.flips.copy_(plan.flips)
+
+    def of(self, images: Tensor) -> Tensor:
+        """Return images [B, C, H, W] in 0..1 as pixels [B, H, W, C] in 0..255, with a gradient."""
+        return varied(images.permute(0, 2, 3, 1) * 255, self.crops, self.flips, self.augmentation)
 
 
 Synthesis = Callable[[SynthesisContext], SyntheticPool]
@@ -103,26 +125,62 @@ class Generation(TaskEndStep):
             write_picture(path, class_grid(pool.images, pool.labels, context.num_classes))
 
 
+def adam(groups: list[dict[str, Any]], lr: float) -> torch.optim.Adam:
+    """Return the optimiser of a generator, which keeps its count of steps where a captured one can go on counting."""
+    return torch.optim.Adam(groups, lr=lr, betas=(0.5, 0.999), fused=True, capturable=True)
+
+
 def best_images(
     forward: Callable[[], tuple[Tensor, Tensor]],
     optimiser: torch.optim.Optimizer,
     probe: BatchNormProbe,
     steps: int,
-    after_backward: Callable[[], None] = lambda: None,
+    *,
+    draw: Work,
+    touched: Sequence[Tensor],
+    repeat: Repeat,
+    after_backward: Work = lambda: None,
 ) -> Tensor:
-    """Train a generator for one round and return its images of lowest loss; ``forward`` gives images and loss."""
-    best, lowest = torch.empty(0), float("inf")
+    """Train a generator for one round and return its images of lowest loss; ``forward`` gives images and loss.
+
+    :param draw: draws what the next step is to see.
+    :param touched: what a step changes besides what the optimiser trains and keeps.
+    """
+    best: list[Tensor] = []  # images, and their loss
+
+    def step() -> None:
+        images, loss = forward()
+        with torch.no_grad():
+            if not best:
+                best[:] = images.clone(), loss.clone()
+            better = loss < best[1]
+            for kept, new in zip(best, (images, loss), strict=True):
+                kept.copy_(torch.where(better, new, kept))
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        after_backward()
+        optimiser.step()
+
     with probe.watching():
-        for step in range(steps):
-            images, loss = forward()
-            if step == 0 or loss.item() < lowest:
-                best, lowest = images.detach(), loss.item()
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            after_backward()
-            optimiser.step()
+        repeated(step, steps, draw, lambda: [*tensors_of(optimiser), *touched, *best], repeat)
     probe.remember()
-    return best
+    return best[0]
+
+
+def repeated(work: Work, times: int, prepare: Work, touched: Callable[[], Sequence[Tensor]], repeat: Repeat) -> None:
+    """Do work on fixed tensors so many times, each after ``prepare``; the first time may make what is touched."""
+    for time in range(times):
+        prepare()
+        if time == 1:
+            work = repeat(work, touched())
+        work()
+
+
+def tensors_of(optimiser: torch.optim.Optimizer) -> list[Tensor]:
+    """Return what an optimiser trains, and what it keeps."""
+    trained = [parameter for group in optimiser.param_groups for parameter in group["params"]]
+    kept = [value for state in optimiser.state.values() for value in state.values() if isinstance(value, Tensor)]
+    return [*trained, *kept]
 
 
 def new_student(context: SynthesisContext) -> Network:
@@ -164,7 +222,12 @@ def distil(
         return
     teacher = context.teacher
     student.train().requires_grad_(True)
-    images = next(batches).clone()  # every later batch comes to the same place
+    images = torch.empty(0)
+
+    def prepare() -> None:
+        nonlocal images
+        batch = next(batches)
+        images = batch.clone() if not len(images) else images.copy_(batch)  # every later one comes to the same place
 
     def step() -> None:
         with torch.no_grad():
@@ -179,12 +242,7 @@ def distil(
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
 
-    step()  # the first one may make what the optimiser keeps
-    kept = [value for state in optimiser.state.values() for value in state.values() if isinstance(value, Tensor)]
-    again = context.repeat(step, [*student.parameters(), *student.buffers(), *kept]) if steps > 1 else step
-    for _ in range(steps - 1):
-        images.copy_(next(batches))
-        again()
+    repeated(step, steps, prepare, lambda: [*tensors_of(optimiser), *student.buffers()], context.repeat)
     student.eval().requires_grad_(False)
 
 

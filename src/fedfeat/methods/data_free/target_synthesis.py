@@ -7,7 +7,7 @@ starting point (first-order MAML or Reptile).
 from __future__ import annotations
 
 import copy
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,11 +17,18 @@ from fedfeat.core.settings import Settings, setting
 from fedfeat.methods.data_free.generator import ImageGenerator
 from fedfeat.methods.data_free.losses import BatchNormProbe, adversarial_loss
 from fedfeat.methods.data_free.pool import SyntheticPool
-from fedfeat.methods.data_free.synthesis import SynthesisContext, best_images, distil, new_student, pool_batches
+from fedfeat.methods.data_free.synthesis import (
+    SynthesisContext,
+    Views,
+    adam,
+    best_images,
+    distil,
+    new_student,
+    pool_batches,
+)
 from fedfeat.models import Network
 
 MetaUpdate = Literal["fomaml", "reptile"]
-BETAS = (0.5, 0.999)
 REPTILE_FACTOR = 67.0
 LARGE = 64  # pixels from which the second preset applies
 
@@ -113,7 +120,7 @@ class SharedGenerator:
     ) -> None:
         self.context, self.settings, self.recipe, self.generator = context, settings, recipe, generator
         self.probe = BatchNormProbe(context.teacher)
-        self.optimiser = torch.optim.Adam(generator.parameters(), lr=recipe.lr * recipe.steps, betas=BETAS)
+        self.optimiser = torch.optim.Adam(generator.parameters(), lr=recipe.lr * recipe.steps, betas=(0.5, 0.999))
 
     def make_batch(self, round: int, student: Network | None) -> tuple[Tensor, Tensor]:
         """Return the images of lowest loss of one round, and the classes they were meant for."""
@@ -122,23 +129,29 @@ class SharedGenerator:
         codes = torch.from_numpy(rng.standard_normal((size, self.settings.latent)).astype("float32")).to(device)
         labels = torch.from_numpy(rng.integers(0, self.context.num_classes, size)).to(device)
         fast = copy.deepcopy(self.generator).train()
-        groups: list[dict[str, Any]] = [
-            {"params": fast.parameters()},
-            {"params": [codes.requires_grad_()], "lr": self.settings.lr_latent},
-        ]
-        self.optimiser.zero_grad()
+        for parameter in self.generator.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        views = Views(self.context, size)
 
         def forward() -> tuple[Tensor, Tensor]:
             images = fast(codes)
-            inputs = self.context.images.normalise(self.context.pixels(images, rng))
-            return images, self._loss(inputs, labels, student)
+            return images, self._loss(self.context.images.normalise(views.of(images)), labels, student)
 
         def after_backward() -> None:
             if self.recipe.meta == "fomaml":
                 add_gradients(self.generator, fast)
 
-        optimiser = torch.optim.Adam(groups, lr=self.recipe.lr, betas=BETAS)
-        best = best_images(forward, optimiser, self.probe, self.recipe.steps, after_backward)
+        of_codes = {"params": [codes.requires_grad_()], "lr": self.settings.lr_latent}
+        best = best_images(
+            forward,
+            adam([{"params": fast.parameters()}, of_codes], self.recipe.lr),
+            self.probe,
+            self.recipe.steps,
+            draw=lambda: views.draw(rng),
+            touched=[*fast.buffers(), *(p.grad for p in self.generator.parameters() if p.grad is not None)],
+            repeat=self.context.repeat,
+            after_backward=after_backward,
+        )
         if self.recipe.meta == "reptile":
             add_differences(self.generator, fast, REPTILE_FACTOR)
         self.optimiser.step()
@@ -156,8 +169,9 @@ class SharedGenerator:
 def add_gradients(shared: torch.nn.Module, fast: torch.nn.Module) -> None:
     """First-order MAML: the copy's gradients are taken for those of the shared generator."""
     for slow, copied in zip(shared.parameters(), fast.parameters(), strict=True):
+        assert slow.grad is not None
         assert copied.grad is not None
-        slow.grad = copied.grad.clone() if slow.grad is None else slow.grad + copied.grad
+        slow.grad += copied.grad
 
 
 @torch.no_grad()
