@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from fedfeat.data.dataset import Augmentation, Dataset
-from fedfeat.engines.cuda.capture import put_back, warmed_up
 from fedfeat.engines.cuda.simulated import simulated_gpu
 from fedfeat.methods.data_free import lander_synthesis, target_synthesis
 from fedfeat.methods.data_free.generator import ImageGenerator
@@ -31,6 +30,7 @@ from fedfeat.methods.data_free.target_synthesis import (
     add_gradients,
     recipe_for,
 )
+from simulated_gpu import repeat
 from toy import toy_dataset
 
 SMALL_TARGET = TargetGenerationSettings(rounds=3, batch=12, steps=2, warmup=1, student_steps=2)
@@ -99,10 +99,6 @@ def test_captured_steps_make_the_same_images(context, meta):
         make = partial(by_lander, settings=settings)
     else:
         make = partial(by_target, settings=TargetGenerationSettings(meta=meta, **more))
-
-    def repeat(work, touched):
-        with put_back(touched):
-            return warmed_up(work, None, torch.cuda.Stream()).replay
 
     plain = make(context)
     with simulated_gpu():

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from fedfeat.config.config import make_config
 from fedfeat.core.errors import ConfigError
+from fedfeat.engines.cuda.simulated import simulated_gpu
 from fedfeat.federation.progress import Progress
 from fedfeat.methods.class_names import TextSettings, class_features
 from fedfeat.methods.fedfsa.fedfsa import (
@@ -35,6 +36,7 @@ from fedfeat.methods.fedfsa.projected_head import (
 )
 from fedfeat.runs.experiment import Experiment
 from fedfeat.runs.folder import RunFolder
+from simulated_gpu import repeat
 from toy import toy_config, toy_dataset
 
 METHOD = "fedcbdr+fedfsa"
@@ -270,6 +272,17 @@ def test_training_the_head_separates_the_classes_and_is_repeatable(mode):
     assert all(torch.equal(a, b) for a, b in zip(heads[0].parameters(), heads[1].parameters(), strict=True))
     accuracy = (heads[0](seen.means).argmax(1) == seen.labels).float().mean()
     assert accuracy == 1
+
+
+def test_captured_steps_train_the_same_head():
+    seen, text = small_prototypes(), torch.eye(6)[:3]
+    settings = HeadTraining(server_epochs=4, decay_every=2, server_batch=4)  # of nine means: 4, 4 and 1
+    plain, captured = small_head(), small_head()
+    losses = [train_head(plain, seen, text, settings, np.random.default_rng(0), 0)]
+    with simulated_gpu():
+        losses.append(train_head(captured, seen, text, settings, np.random.default_rng(0), 0, repeat))
+    assert losses[0] == losses[1]
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), captured.parameters(), strict=True))
 
 
 def test_clients_are_stacked_in_the_order_of_their_ids():

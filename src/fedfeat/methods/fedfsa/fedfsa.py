@@ -204,7 +204,8 @@ class HeadOnDrawnFeatures(ServerStep):
         text = class_features(self.settings.text, server.class_names).features.to(server.images.device)
         server.model.load(now.weights)
         rng = rng_at(server.seed, "fedfsa-server", now.task, now.round)
-        loss = train_head(_head(server.model.network), gather(replies), text, self.settings, rng, now.round)
+        head, seen = _head(server.model.network), gather(replies)
+        loss = train_head(head, seen, text, self.settings, rng, now.round, server.repeat)
         now.weights = server.model.vector.clone()
         now.numbers["fedfsa.server_loss"] = loss
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedfeat.algorithm.step import Repeat, Work, as_it_is
 from fedfeat.core.settings import Settings, setting
 from fedfeat.models import LinearHead
 
@@ -75,28 +76,50 @@ class Prototypes(NamedTuple):
 
 
 def train_head(
-    head: ProjectedHead, seen: Prototypes, text: Tensor, settings: HeadTraining, rng: np.random.Generator, round: int
+    head: ProjectedHead,
+    seen: Prototypes,
+    text: Tensor,
+    settings: HeadTraining,
+    rng: np.random.Generator,
+    round: int,
+    repeat: Repeat = as_it_is,
 ) -> float:
     """Train a head in place and return the last pass's mean loss; ``round`` counts within the task."""
     if settings.server_epochs == 0:
         return 0.0
     trained = _own_copy(head)
-    lr = settings.server_lr_first if round < settings.first_rounds else settings.server_lr
-    optimiser = torch.optim.SGD(trained.parameters(), lr=lr, weight_decay=settings.server_weight_decay)
+    first = settings.server_lr_first if round < settings.first_rounds else settings.server_lr
+    lr, total = (torch.zeros((), device=text.device) for _ in range(2))
+    decay = settings.server_weight_decay
+    optimiser = torch.optim.SGD(trained.parameters(), lr=lr, weight_decay=decay, fused=True)
     by_class = relations(text)
-    total = torch.zeros((), device=text.device)
-    for epoch in range(settings.server_epochs):
-        optimiser.param_groups[0]["lr"] = lr * 0.1 ** (epoch // settings.decay_every)
-        total.zero_()
-        order = torch.from_numpy(rng.permutation(len(seen.labels))).to(text.device)
-        noise = draw_noise(seen, settings, rng)
-        for batch in torch.split(order, settings.server_batch):
+    noise = torch.empty(0)
+
+    def step_on(batch: Tensor) -> Work:
+        def step() -> None:
             features, labels = server_batch(seen, batch, noise, settings)
             loss = head_loss(trained, features, labels, by_class, settings)
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            total += loss.detach() * len(batch)
+            total.add_(loss.detach() * len(batch))
+
+        return repeat(step, [*trained.parameters(), total])
+
+    steps: dict[int, tuple[Tensor, Work]] = {}  # by the size of a batch: where it lies, and a step on it
+    for epoch in range(settings.server_epochs):
+        lr.fill_(first * 0.1 ** (epoch // settings.decay_every))
+        total.zero_()
+        order = torch.from_numpy(rng.permutation(len(seen.labels))).to(text.device)
+        drawn = draw_noise(seen, settings, rng)
+        noise = drawn if epoch == 0 else noise.copy_(drawn)  # captured steps read it there
+        for batch in torch.split(order, settings.server_batch):
+            if len(batch) not in steps:
+                place = batch.clone()
+                steps[len(batch)] = place, step_on(place)
+            place, step = steps[len(batch)]
+            place.copy_(batch)
+            step()
     head.load_state_dict(trained.state_dict())
     return float(total) / len(seen.labels)
 
