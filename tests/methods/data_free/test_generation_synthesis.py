@@ -1,4 +1,5 @@
 import copy
+import gc
 from dataclasses import replace
 from functools import partial
 
@@ -104,6 +105,26 @@ def test_captured_steps_make_the_same_images(context, meta):
     with simulated_gpu():
         captured = make(replace(context, repeat=repeat))
     assert torch.equal(captured.images, plain.images)
+
+
+@BOTH
+def test_no_graph_of_an_earlier_step_is_alive_when_one_is_captured(context, synthesise):
+    """Autograd goes on in the stream in which a parameter's node was made, as long as any graph holds that node."""
+    before = graphs()
+    alive: list[int] = []
+
+    def counted(work, touched):
+        alive.append(len([t for t in graphs() if not any(t is other for other in before)]))
+        return work
+
+    synthesise(replace(context, repeat=counted))
+    assert alive
+    assert set(alive) == {0}
+
+
+def graphs():
+    gc.collect()
+    return [o for o in gc.get_objects() if type(o) is torch.Tensor and o.grad_fn is not None]
 
 
 @pytest.mark.parametrize(("synthesise", "settings"), [(by_target, ONE_TARGET), (by_lander, ONE_LANDER)])

@@ -86,13 +86,16 @@ class BatchNormProbe:
         self.current[place] = mean, variance
 
     def loss(self) -> Tensor:
-        """Return the sum over layers of the last forward pass's distances."""
+        """Return the sum over layers of the last forward pass's distances; of that pass only values are kept."""
         distances = []
         for place, layer in enumerate(self.layers):
             assert layer.running_mean is not None
             assert layer.running_var is not None
             running = layer.running_mean, layer.running_var
-            distances.append(moments_distance(self.current[place], running, self.stored.get(place), self.momentum))
+            mean, variance = self.current[place]
+            distances.append(moments_distance((mean, variance), running, self.stored.get(place), self.momentum))
+            # A graph that lives on would tie the next step to this one's stream, and could not be captured.
+            self.current[place] = mean.detach(), variance.detach()
         return torch.stack(distances).sum()
 
     def remember(self) -> None:

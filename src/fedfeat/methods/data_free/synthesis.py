@@ -161,7 +161,8 @@ def best_images(
         after_backward()
         optimiser.step()
 
-    with probe.watching():
+    with probe.watching(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*capturable=True")  # the first step runs as it is
         repeated(step, steps, draw, lambda: [*tensors_of(optimiser), *touched, *best], repeat)
     probe.remember()
     return best[0]
