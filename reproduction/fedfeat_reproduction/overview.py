@@ -77,9 +77,10 @@ def _compared(pairs: Iterable[tuple[SeedMean | None, Value]]) -> str:
         return told
     points = [difference for difference, _ in apart]
     above, within = sum(p > 0 for p in points), sum(abs(p) <= std for p, std in apart)
-    away = f"{statistics.fmean(points):+.1f} points in the mean and {statistics.fmean(map(abs, points)):.1f} away"
+    mean, distance = statistics.fmean(points), statistics.fmean(map(abs, points))
+    apart_by = f"{mean:+.1f} points in the mean, {distance:.1f} in absolute value"
     counts = f"above the published FEAT_F in {above}, below in {sum(p < 0 for p in points)}"
-    return f"{told}: {counts}, within its deviation in {within}; {away}"
+    return f"{told}: {counts}, within its deviation in {within}; {apart_by}"
 
 
 def traffic_points(index: RecordIndex) -> list[TrafficPoint]:

@@ -90,7 +90,7 @@ def _summary(index: RecordIndex) -> list[str]:
     rows = with_other_forms(rows, index)
     shown = render.rows_markdown([row for cell in cells for row in rows if row.entry.cell == cell])
     told = [CELLS_PICTURE, _wrapped(overview.in_words(overview.figures_by_cell(index)))]
-    text = "\n".join([*told, shown, _wrapped(read_readings()[SUMMARY]["all"])])
+    text = "\n".join([*told, read_readings()[SUMMARY]["all"].lstrip("\n"), shown])
     traffic = f"\n{TRAFFIC_PICTURE}\n{_wrapped(ABOUT_TRAFFIC)}" if overview.traffic_points(index) else ""
     return [f"## In short\n\n{text}{traffic}"]
 

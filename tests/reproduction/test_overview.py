@@ -51,7 +51,7 @@ def test_wins_losses_and_distances_are_counted(records: list[Record]) -> None:
     told = in_words(figures_by_cell(RecordIndex(records)))
     assert told.startswith(
         "Our FEAT_F was run in 2 of 24 cells: above the published FEAT_F in 1, below in 1, within its deviation in 1; "
-        "-1.1 points in the mean and 1.9 away. "
+        "-1.1 points in the mean, 1.9 in absolute value. "
     )
     published = {c.cell: c.published.mean for c in figures_by_cell(RecordIndex([]))}
     mean = (25.0 - published[TINY] + 60.0 - 70.19) / 2

@@ -143,3 +143,16 @@ def test_figures_in_the_answers_are_those_of_records_or_published() -> None:
     figures = [float(number) for row in rows for number in re.findall(r"(?<![+\d])\d\d\.\d\b", row)]
     assert len(figures) > 30
     assert [n for n in figures if not any(abs(n - value) < 0.0501 for value in known)] == []
+
+
+def test_figures_in_the_summary_are_those_of_records_or_published() -> None:
+    records = read_records(ROOT / "results")
+    known = {e.published.mean for table in TABLES.values() for e in table.entries if e.published is not None}
+    known |= {figure.mean for row in collect(records, validation=False).values() for figure in row.values()}
+    for record in records:
+        curves = (record.accuracy_after_task, record.accuracy_after_task_uncorrected)
+        known |= {curve[-1] for curve in (*curves, *record.accuracy_of_variants.values())}
+    rows = [line for line in read_readings()[SUMMARY]["all"].splitlines() if line.startswith("| ")]
+    figures = [float(number) for row in rows for number in re.findall(r"(?<![+\d])\d\d\.\d\b", row)]
+    assert len(figures) > 30
+    assert [n for n in figures if not any(abs(n - value) < 0.0501 for value in known)] == []

@@ -91,7 +91,7 @@ class FedCBDRSettings(Settings):
     scale_logits: bool = setting(
         True,
         "divide logits by the temperatures at test time too",
-        origin="released code's switch, with which the published values are reached; the paper does not say",
+        origin="released code's switch, which brings CIFAR-10 to the published value; the paper does not say",
     )
 
     @model_validator(mode="after")
