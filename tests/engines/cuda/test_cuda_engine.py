@@ -206,11 +206,11 @@ def test_kernels_of_our_own_agree_with_pytorchs(tmp_path: Path) -> None:
     ],
 )
 def test_the_same_run_twice_has_the_same_bytes(tmp_path: Path, engine: dict[str, Any]) -> None:
-    runs = [run(tmp_path / str(n), "fedcbdr+feat", {"name": "cuda", **engine}) for n in range(2)]
+    runs = [run(tmp_path / str(n), "fedcbdr+feat+distil", {"name": "cuda", **engine}) for n in range(2)]
     assert torch.equal(runs[0].progress.weights, runs[1].progress.weights)
 
 
-@pytest.mark.parametrize(("method", "replicas"), [("fedcbdr+feat", 2), ("replay+scaffold", 3)])
+@pytest.mark.parametrize(("method", "replicas"), [("fedcbdr+feat+distil", 2), ("replay+scaffold", 3)])
 def test_the_number_of_replicas_changes_nothing(tmp_path: Path, method: str, replicas: int) -> None:
     ours, theirs = (run(tmp_path / str(n), method, {**CUDA, "replicas": n}) for n in (replicas, 1))
     assert torch.equal(ours.progress.weights, theirs.progress.weights)
