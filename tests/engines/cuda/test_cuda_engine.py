@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import Mock
@@ -205,11 +206,11 @@ def test_kernels_of_our_own_agree_with_pytorchs(tmp_path: Path) -> None:
     ],
 )
 def test_the_same_run_twice_has_the_same_bytes(tmp_path: Path, engine: dict[str, Any]) -> None:
-    runs = [run(tmp_path / str(n), "fedcbdr+feat", {"name": "cuda", **engine}) for n in range(2)]
+    runs = [run(tmp_path / str(n), "fedcbdr+feat+distil", {"name": "cuda", **engine}) for n in range(2)]
     assert torch.equal(runs[0].progress.weights, runs[1].progress.weights)
 
 
-@pytest.mark.parametrize(("method", "replicas"), [("fedcbdr+feat", 2), ("replay+scaffold", 3)])
+@pytest.mark.parametrize(("method", "replicas"), [("fedcbdr+feat+distil", 2), ("replay+scaffold", 3)])
 def test_the_number_of_replicas_changes_nothing(tmp_path: Path, method: str, replicas: int) -> None:
     ours, theirs = (run(tmp_path / str(n), method, {**CUDA, "replicas": n}) for n in (replicas, 1))
     assert torch.equal(ours.progress.weights, theirs.progress.weights)
@@ -263,6 +264,24 @@ def test_the_servers_generator_and_student_are_captured_and_learn_the_same(tmp_p
     assert ours.replays == made * (settings.steps - 1) + learning * (settings.student_steps - 1)
     pools = [r.progress.shared[POOL].float() for r in (ours, theirs)]
     assert (pools[0] - pools[1]).abs().mean() < (2 if GPU else 0.01)
+
+
+def test_captured_work_of_the_server_shares_its_memory_until_the_next_task() -> None:
+    engine = Experiment(toy_config("replay", engine={**CUDA, "device": "cuda"}), toy_dataset()).engine
+    reserved, pools = [], []
+    for task in range(2):
+        engine.begin_task(task)
+        counts = [torch.zeros(1 << 24, device=engine.device) for _ in range(2)]
+        for number in range(6):
+            count = counts[number % 2]
+            replay: Any = engine.repeat(partial(lambda count: count.add_(torch.ones_like(count)), count), [count])
+            replay()
+            reserved.append(torch.cuda.memory_reserved())
+            pools.append(replay.__self__.pool())
+        assert [float(count.mean()) for count in counts] == [3.0, 3.0]
+    assert len(set(pools[:6])) == len(set(pools[6:])) == 1
+    assert pools[0] != pools[6]
+    assert len(set(reserved[1:6])) == 1
 
 
 @pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=needs_gpu)])

@@ -70,6 +70,8 @@ class CudaEngine(InProcessEngine):
         self.most_images_per_second = self._ceiling()
         self.planned: Plans = {}  # ahead of their round
         self._captured: bool | None = None
+        self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # of the server's captured work
+        self._latest: torch.cuda.CUDAGraph | None = None  # of that work: its memory is the next one's
 
     def has_room(self, dataset: Dataset) -> bool:
         """Return True; a device that is no GPU, or cannot keep all images, is refused."""
@@ -86,7 +88,9 @@ class CudaEngine(InProcessEngine):
     def begin_task(self, task: int, weights: Tensor | None = None) -> Tensor:
         """Grow the heads; steps of the task are captured when its first clients arrive."""
         self.replicas.clear()
+        self._latest = None
         gc.collect()  # captured steps give their memory back before this task's are planned
+        torch.cuda.empty_cache()  # a capture could not fetch it
         self._captured = None
         self.planned.clear()
         return super().begin_task(task, weights)
@@ -112,10 +116,15 @@ class CudaEngine(InProcessEngine):
         return self.replicas[0].lent_to(client)
 
     def repeat(self, work: Work, touched: Sequence[Tensor]) -> Work:
-        """Return the server's work on fixed tensors as a replay; what capturing does to those it touches is undone."""
-        stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        """Return the server's work on fixed tensors as a replay; what capturing does to those it touches is undone.
+
+        A graph that is gone keeps its memory until the cache is emptied, which a capture that needs more cannot do. So
+        generators, captured anew in every round of synthesis, take turns in one pool, on one stream.
+        """
+        pool = torch.cuda.graph_pool_handle() if self._latest is None else self._latest.pool()
         with put_back(touched):
-            return warmed_up(work, torch.cuda.graph_pool_handle(), stream).replay
+            self._latest = warmed_up(work, pool, self._stream)
+        return self._latest.replay
 
     def account(self) -> dict[str, Any]:
         """Return how the last round was run: clients at once, memory planned for each, share of the GPU's peak."""

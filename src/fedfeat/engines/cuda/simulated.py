@@ -78,6 +78,7 @@ class Graph:
 
     def capture_begin(self, *, pool: object) -> None:
         """Record what happens from here on."""
+        self._pool = pool
         self.recorder = Recorder.active = Recorder(self)
         self.recorder.__enter__()
 
@@ -88,6 +89,10 @@ class Graph:
         for storage, before in self.recorder.touched.values():
             storage.copy_(before)
         self.leave()
+
+    def pool(self) -> object:
+        """Return what it was told to take memory from."""
+        return self._pool
 
     def leave(self) -> None:
         """Look at the graph's own memory once more."""
