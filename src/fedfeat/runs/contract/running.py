@@ -21,7 +21,6 @@ from fedfeat.runs.folder import RunFolder
 PLAIN = COMPARED.split(",")[0]  # averaging, nothing kept
 LEAST, CHANCE = 75.0, 50.0  # percent, of the two classes of the first task
 LONG_ENOUGH = 12  # rounds
-PLAIN = COMPARED.split(",")[0]  # no parts of its own: plain averaging, nothing kept
 FINITE = "guard sums and means over nothing: a client may hold one image, one class, or nothing"
 
 
