@@ -174,6 +174,7 @@ def test_whole_runs_agree(tmp_path: Path, method: str, device: str) -> None:
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("finetune", {"model": {"norm": "group"}}),
+    ("replay+etf+balanced+distil", {"model": {"features": "signed"}}),
     ("finetune", {"train": {"weight_decay": 0.1, "momentum": 0.0, "local_epochs": 3}}),
     ("fedcbdr", {"fedcbdr": {"tts": "paper"}}),
     ("fedcbdr+fedrcl", {"fedrcl": {"variant": "full"}}),

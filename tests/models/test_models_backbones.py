@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 
@@ -134,9 +136,11 @@ def test_convolutions_may_start_as_pytorch_draws_them():
             assert 0.9 * bound < float(two.weight.detach().abs().max()) <= bound
 
 
+@pytest.mark.parametrize("features", ["relu", "signed"])
 @pytest.mark.parametrize(("shape", "widths"), [((8, 8, 1), [8, 8, 16]), ((32, 32, 3), [64, 64, 128, 256, 512])])
-def test_intermediate_features_are_pooled_stages_before_their_activation(shape, widths):
-    network = build_network(ModelSettings(width=8), shape, linear_head, seed=0, num_classes=10).eval()
+def test_intermediate_features_are_pooled_stages_before_their_activation(shape, widths, features):
+    settings = ModelSettings(width=8, features=features)
+    network = build_network(settings, shape, linear_head, seed=0, num_classes=10).eval()
     network.head.grow(3, 0)
     x = torch.randn(2, shape[2], *shape[:2], generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -146,6 +150,17 @@ def test_intermediate_features_are_pooled_stages_before_their_activation(shape, 
     assert torch.allclose(outputs.logits, plain.logits, atol=1e-6)
     assert [pooled.shape for pooled in intermediate] == [(2, width) for width in widths]
     assert all(pooled.min() < 0 for pooled in intermediate)
+
+
+@pytest.mark.parametrize("backbone", [SmallCNN, ResNet, partial(ResNet, name="resnet50")])
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_signed_features_are_those_before_the_last_activation(backbone, norm):
+    usual, signed = backbone(3, norm=norm).eval(), backbone(3, norm=norm, signed=True).eval()
+    signed.load_state_dict(usual.state_dict())
+    x = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(signed.maps(x).relu(), usual.maps(x))
+        assert signed(x).min() < 0 <= usual(x).min()
 
 
 def test_group_norm_keeps_no_running_statistics():

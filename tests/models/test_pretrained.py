@@ -256,6 +256,7 @@ def test_settings_that_belong_to_other_models_are_refused() -> None:
         ({"name": "hf"}, "needs the folder of a model; set path"),
         ({"name": "resnet18", "path": "x", "lora_rank": 4}, r"path, lora_rank: only for name = 'hf' or 'timm'"),
         ({"name": "hf", "path": "x", "tune": "all", "lora_alpha": 1.0}, r"lora_alpha: only with tune = 'lora'"),
+        ({"name": "hf", "path": "x", "features": "signed"}, r"features: only for backbones trained from scratch"),
     ):
         with pytest.raises(ConfigError, match=message):
             toy_config("finetune", model=table)

@@ -14,6 +14,7 @@ BEFORE: Mapping[str, Any] = {
     "data.trivial": 0.0,
     "data.cutout": 0.0,
     "feat.egc.prior_order": "kept",
+    "model.features": "relu",
     "fedcbdr.scale_logits": False,
     "scenario.order_seed": "scenario",
     "scenario.brings": "classes",

@@ -196,14 +196,24 @@ RESNETS = {
 
 
 class ResNet(nn.Module):
-    """A ResNet without a classifier: [B, channels, H, W] to non-negative features [B, feature_dim]."""
+    """A ResNet without a classifier: [B, channels, H, W] to features [B, feature_dim].
+
+    :param signed: leave the last ReLU out, so that features may be negative.
+    """
 
     fingerprint: str | None = None  # of a folder with trained weights
 
     def __init__(
-        self, channels: int = 3, *, name: str = "resnet18", wide_stem: bool = False, norm: Norm = "batch"
+        self,
+        channels: int = 3,
+        *,
+        name: str = "resnet18",
+        wide_stem: bool = False,
+        norm: Norm = "batch",
+        signed: bool = False,
     ) -> None:
         super().__init__()
+        self.signed = signed
         block, width, blocks = RESNETS[name]
         # ImageNet's stem is for images of 64 pixels and more: the last feature map is then 2x2.
         size, stride, padding = (7, 2, 3) if wide_stem else (3, 1, 1)
@@ -236,8 +246,10 @@ class ResNet(nn.Module):
         out = activated(self.stem[1], self.first(x))
         if not isinstance(self.shrink, nn.Identity):
             out = for_both(self.shrink(out.whole), 1)
-        last: Activation = self.stages(out)
-        return last.whole
+        *blocks, last = (cast(Block, block) for stage in self.stages for block in cast(nn.Sequential, stage))
+        for block in blocks:
+            out = block(out)
+        return last.before_activation(out) if self.signed else last(out).whole
 
     def first(self, x: Tensor) -> Tensor:
         """Return the first convolution."""
@@ -257,16 +269,20 @@ class ResNet(nn.Module):
             out = last.before_activation(passed)
             intermediate.append(pool(out))
             passed = for_both(F.relu(out), last.next_stride)
-        return pool(passed.whole), tuple(intermediate)
+        return intermediate[-1] if self.signed else pool(passed.whole), tuple(intermediate)
 
 
 class SmallCNN(nn.Module):
-    """Three 3x3 convolutions for images of 8 to 32 pixels: features [B, width * 2]."""
+    """Three 3x3 convolutions for images of 8 to 32 pixels: features [B, width * 2].
+
+    :param signed: leave the last ReLU out, so that features may be negative.
+    """
 
     fingerprint: str | None = None
 
-    def __init__(self, channels: int = 1, *, width: int = 32, norm: Norm = "batch") -> None:
+    def __init__(self, channels: int = 1, *, width: int = 32, norm: Norm = "batch", signed: bool = False) -> None:
         super().__init__()
+        self.signed = signed
         self.feature_dim = 2 * width
         shapes = ((channels, width), (width, width), (width, 2 * width))
         self.layers = nn.ModuleList(
@@ -288,7 +304,8 @@ class SmallCNN(nn.Module):
     def maps(self, x: Tensor) -> Tensor:
         """Return the last feature maps, [B, width * 2, H, W]."""
         for number, (conv, norm) in enumerate(self.pairs()):
-            x = convolved(conv, norm, F.max_pool2d(x, 2) if number == 2 else x).whole
+            x = F.max_pool2d(x, 2) if number == 2 else x
+            x = norm(conv(x)) if number == 2 and self.signed else convolved(conv, norm, x).whole
         return x
 
     def with_intermediate(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -298,4 +315,4 @@ class SmallCNN(nn.Module):
             x = layer(F.max_pool2d(x, 2) if number == 2 else x)
             intermediate.append(pool(x))
             x = F.relu(x)
-        return pool(x), tuple(intermediate)
+        return intermediate[-1] if self.signed else pool(x), tuple(intermediate)

@@ -62,6 +62,11 @@ class ModelSettings(Settings):
         "pytorch is PyTorch's own, which is smaller, so that early steps turn the network further",
     )
     norm: Norm = Field("batch", description="normalisation: BatchNorm, or GroupNorm with two groups")
+    features: Literal["relu", "signed"] = Field(
+        "relu",
+        description="what is averaged to features: relu is the last ReLU's output, signed what comes before it, so "
+        "that features may point where the class vectors of an ETF do, which have both signs",
+    )
     width: int = Field(32, ge=4, description="channels of small-cnn; its features have twice as many dimensions")
 
     @model_validator(mode="after")
@@ -74,6 +79,8 @@ class ModelSettings(Settings):
             raise ValueError(
                 f"{', '.join(stated)}: only for name = 'hf' or 'timm', got name = {self.name!r}; leave it out"
             )
+        if self.pretrained and self.features != "relu":
+            raise ValueError(f"features: only for backbones trained from scratch, got name = {self.name!r}")
         adapters = [key for key in stated if key.startswith("lora_")]
         if adapters and self.tune not in (None, "lora"):
             raise ValueError(f"{', '.join(adapters)}: only with tune = 'lora', got tune = {self.tune!r}")
@@ -128,15 +135,16 @@ def build_network(
 def _fresh(settings: ModelSettings, image_shape: tuple[int, int, int]) -> ResNet | SmallCNN:
     height, _, channels = image_shape
     name = settings.name if settings.name != "auto" else ("small-cnn" if height <= 16 else "resnet18")
+    signed = settings.features == "signed"
     if name != "small-cnn":
         wide = settings.stem == "7x7" or (settings.stem == "auto" and height >= 64)
-        return ResNet(channels, name=name, wide_stem=wide, norm=settings.norm)
+        return ResNet(channels, name=name, wide_stem=wide, norm=settings.norm, signed=signed)
     if settings.norm == "group" and settings.width % 2:
         raise ConfigError(
             f"model.width: GroupNorm has two groups of channels, so it must be even, got {settings.width}; "
             f"take {settings.width + 1}, or model.norm = 'batch'"
         )
-    return SmallCNN(channels, width=settings.width, norm=settings.norm)
+    return SmallCNN(channels, width=settings.width, norm=settings.norm, signed=signed)
 
 
 def _pretrained(

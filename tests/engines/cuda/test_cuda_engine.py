@@ -297,6 +297,16 @@ def test_pasted_repeated_and_augmented_images_agree(tmp_path: Path, kernels: str
     assert difference(usual, theirs) > 100 * TOLERANCE
 
 
+@pytest.mark.parametrize("kernels", ["torch", pytest.param("triton", marks=needs_gpu)])
+def test_features_before_the_last_activation_agree(tmp_path: Path, kernels: str) -> None:
+    changes = {"train": TRAIN, "model": {"name": "small-cnn", "features": "signed"}}
+    ours = kept(tmp_path, "replay+etf+distil", {**CUDA, "kernels": kernels}, **changes)
+    theirs = kept(tmp_path, "replay+etf+distil", IN_PROCESS, **changes)
+    usual = kept(tmp_path, "replay+etf+distil", IN_PROCESS, train=TRAIN)
+    assert difference(ours, theirs) < TOLERANCE
+    assert difference(usual, theirs) > 100 * TOLERANCE
+
+
 def test_priors_measured_while_training_agree(tmp_path: Path) -> None:
     online = {"feat": {"egc": {"prior_source": "online"}}}
     ours, theirs = (run(tmp_path / e["name"], "replay+feat", e, **online) for e in (CUDA, IN_PROCESS))

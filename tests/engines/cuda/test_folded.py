@@ -21,8 +21,8 @@ def folded(backbone: nn.Module) -> int:
     return sum(isinstance(m.folded, FoldedConvolution) for m in backbone.modules() if isinstance(m, BatchNorm))
 
 
-def network_of(name: str) -> Network:
-    backbone = SmallCNN(3, width=16) if name == "small-cnn" else ResNet(3, name=name)
+def network_of(name: str, signed: bool = False) -> Network:
+    backbone = SmallCNN(3, width=16, signed=signed) if name == "small-cnn" else ResNet(3, name=name, signed=signed)
     network = Network(backbone, LinearHead(backbone.feature_dim, seed=0))
     network.autocast = torch.bfloat16
     return network.to(DEVICE)
@@ -54,12 +54,15 @@ def spoil_free_memory() -> None:
     [torch.full((1 << 18,), torch.nan, device=DEVICE) for _ in range(64)]
 
 
+@pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize(("name", "convolutions"), [("small-cnn", 3), ("resnet18", 16), ("resnet50", 48)])
 @torch.no_grad()
-def test_a_folded_network_agrees_and_follows_its_weights(name: str, convolutions: int, scenario: Scenario) -> None:
+def test_a_folded_network_agrees_and_follows_its_weights(
+    name: str, convolutions: int, signed: bool, scenario: Scenario
+) -> None:
     images = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0)).to(DEVICE)
-    plain = FrozenNetworks(lambda: network_of(name), scenario)
-    ours = FoldedNetworks(FrozenNetworks(lambda: fold(network_of(name)), scenario))
+    plain = FrozenNetworks(lambda: network_of(name, signed), scenario)
+    ours = FoldedNetworks(FrozenNetworks(lambda: fold(network_of(name, signed)), scenario))
     first, second = (vector_of(network_of(name), scenario, seed) for seed in (1, 2))
     networks = []
     for vector in (first, second, second):
