@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +10,19 @@ import pytest
 
 from fedfeat import cli
 from fedfeat.config.config import load_config, make_config
-from fedfeat.config.presets import Cell, experiment
+from fedfeat.config.presets import COMPOSITIONS, Cell, experiment
 from fedfeat.config.recipes import RECIPES, find_recipe, with_recipe
+from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import ConfigError
 from fedfeat.core.settings import flatten
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.identity import identity
 from fedfeat.runs.sweep.grid import load_sweep
 from fedfeat_reproduction.experiments import deciding_overrides
-from fedfeat_reproduction.records import record_of_run
+from fedfeat_reproduction.records import read_records, record_of_run
 from fedfeat_reproduction.results import RecordIndex
 
+ROOT = Path(__file__).parents[2]
 # What the released programs do, point by point, as settings.
 RELEASED: dict[str, dict[str, Any]] = {
     "weight decay": {"train.weight_decay": 5e-4},
@@ -158,6 +161,30 @@ def test_tables_are_read_as_they_were_run_with_a_bundle() -> None:
     assert RecordIndex([], overrides=["recipe=released"]).overrides == ("recipe=released",)
 
 
+CHOSEN = [f"--set={setting}" for setting in ("train.rounds=40", "train.weight_decay=0.0005", "model.init=pytorch")]
+
+
+def test_the_recommended_recipe_is_what_its_recorded_runs_had() -> None:
+    method = COMPOSITIONS["fedfeat"]
+    bare = flatten(make_config(with_recipe({"method": method}, "fedfeat")).to_table())
+    of_its_parts = (
+        "model.",
+        "train.",
+        "fedcbdr.mode",
+        "feat.logit",
+        "feat.feature_head",
+        "feat.etf.",
+        "balanced.",
+        "distil.",
+    )
+    expected = json.loads(json.dumps({key: value for key, value in bare.items() if key.startswith(of_its_parts)}))
+    tested = [flatten(as_recorded(r.config)) for r in read_records(ROOT / "results") if r.method == method]
+    tested = [c for c in tested if c["distil.lambda"] == 2 and "data.validation" not in c and c["train.rounds"] == 40]
+    assert len(tested) >= 10
+    for config in tested:
+        assert {key: config.get(key) for key in expected} == expected
+
+
 def test_the_recommended_composition_says_what_it_was_chosen_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -168,7 +195,7 @@ def test_the_recommended_composition_says_what_it_was_chosen_with(
         ("fedfeat", [], True),
         ("fedcbdr+etf+balanced+distil", ["--set", "train.weight_decay=0.0005"], True),
         ("fedfeat", ["--recipe", "fedfeat", "--set", "train.rounds=1"], False),
-        ("fedfeat", ["--set", "train.rounds=40", "--set", "train.weight_decay=0.0005"], False),
+        ("fedfeat", CHOSEN, False),
         ("finetune", [], False),
     ):
         cli.app(["run", "digits", *options, "--set", f"method={method}", *small], standalone_mode=False)

@@ -80,8 +80,14 @@ _TEMPERATURES = Recipe(
 )
 _RECOMMENDED = Recipe(
     "fedfeat",
-    "for the composition of this name: 40 rounds per task, weight decay 5e-4",
-    {"train": {"rounds": 40, "weight_decay": 5e-4}},
+    "what the composition of this name was chosen with: 40 rounds per task, weight decay 5e-4, cosines times 16, "
+    "exemplars equally many of each class, PyTorch's initial weights",
+    {
+        "model": {"init": "pytorch"},
+        "train": {"rounds": 40, "weight_decay": 5e-4},
+        "fedcbdr": {"mode": "class_quota"},
+        "feat": {"logits": "cosine", "logit_scale": 16.0},
+    },
     {},
 )
 RECIPES = {recipe.name: recipe for recipe in (_RECOMMENDED, _RELEASED, _TEMPERATURES)}
