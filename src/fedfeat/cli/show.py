@@ -6,7 +6,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -134,13 +133,16 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _datasets() -> list[dict[str, Any]]:
-    return [asdict(info) for info in list_datasets()]
+    return [
+        {"name": i.name, "classes": i.classes or "any", "image": i.image_size, "needs": i.needs, "summary": i.description}
+        for i in list_datasets()
+    ]
 
 
 def _recipes() -> list[dict[str, Any]]:
     from fedfeat.config.recipes import RECIPES
 
-    return [{"recipe": recipe.name, "summary": recipe.summary} for recipe in RECIPES.values()]
+    return [{"name": recipe.name, "summary": recipe.summary} for recipe in RECIPES.values()]
 
 
 def _presets() -> list[dict[str, Any]]:
