@@ -92,10 +92,10 @@ def doctor() -> None:
     console.print(f"{'device':10} {'cuda' if here['gpu'] else 'cpu'} (engine.device = auto)")
     for package, extra, purpose in OPTIONAL:
         there = importlib.util.find_spec(package) is not None
-        note = "found" if there else f"missing: {purpose} needs it (pip install 'fedfeat[{extra}]')"
-        console.print(f"{package:12} {note}")
+        note = "found" if there else f"missing; pip install 'fedfeat[{extra}]' for {purpose}"
+        console.print(f"{package:15} {note}")
     for info in list_datasets():
-        console.print(f"{info.name:14} {_where(info.name, info.needs)}")
+        console.print(f"{info.name:15} {_where(info.name, info.needs)}")
 
 
 def _where(name: str, needs: str) -> str:
@@ -134,8 +134,14 @@ def _methods() -> list[dict[str, Any]]:
 
 def _datasets() -> list[dict[str, Any]]:
     return [
-        {"name": i.name, "classes": i.classes or "any", "image": i.image_size, "needs": i.needs, "summary": i.description}
-        for i in list_datasets()
+        {
+            "name": info.name,
+            "classes": info.classes or "any",
+            "image": info.image_size,
+            "needs": info.needs,
+            "summary": info.description,
+        }
+        for info in list_datasets()
     ]
 
 
