@@ -88,6 +88,12 @@ def test_a_wrong_line_is_told_before_anything_runs(tmp_path: Path, line: str, to
     assert told in str(caught.value)
 
 
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "queue.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"queue\.txt: not a text file"):
+        read_queue(tmp_path / "queue.txt", tmp_path)
+
+
 def test_every_run_is_recorded_as_it_ends_and_then_crossed_off(tmp_path: Path) -> None:
     small = "run digits --set scenario.tasks=2 --set train.rounds=1 --set train.schedule=constant"
     file = queue_of(tmp_path, f"1 {small} --set method=replay", f"1 {small} --set train.lr=1e30")

@@ -67,8 +67,12 @@ def read_queue(path: Path, out: Path) -> list[tuple[float, Planned]]:
     """Return the runs of a queue and the seconds that each may take; every line is checked before anything runs."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give a text file with a line per run, such as '90 run cifar10-5'")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text file in UTF-8 ({error}); give one with a line per run") from None
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         where = f"{path}, line {number}"
         try:
             words = shlex.split(line, comments=True)
