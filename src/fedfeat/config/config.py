@@ -293,7 +293,7 @@ def _sentence(where: str, error: Any, model: type[Settings], table: str, given: 
             where = source
     if error["type"] == "extra_forbidden":
         return f"{where}: unknown key {name!r}; {_nearest_key(name.split('.'), _known_keys(model, path[:-1]))}"
-    message = error["msg"].removeprefix("Value error, ")
+    message = error["msg"].removeprefix("Value error, ").partition(" or instance of ")[0]
     message = message[0].lower() + message[1:]
     for kind, instead in KINDS.items():
         message = message.replace(kind, instead)
