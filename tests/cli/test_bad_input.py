@@ -79,6 +79,7 @@ BAD_SETTINGS = [
     ("feat.gsa.tau=0", ("feat.gsa.tau", "greater than 0", "got 0")),
     ("feat.egc.rho=1.5", ("feat.egc.rho", "1.5")),
     ("train.lr=fast", ("train.lr", "'fast'")),
+    ("data.cutout=true", ("--set: data.cutout: input should be a number, got true\n",)),
     ("data=3", ("--set: data: input should be a table, got 3\n",)),
     ("train.lr=inf", ("train.lr", "finite number", "got inf")),
     ("train.lr=nan", ("train.lr", "got nan")),
