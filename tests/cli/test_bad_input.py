@@ -79,6 +79,8 @@ BAD_SETTINGS = [
     ("feat.gsa.tau=0", ("feat.gsa.tau", "greater than 0", "got 0")),
     ("feat.egc.rho=1.5", ("feat.egc.rho", "1.5")),
     ("train.lr=fast", ("train.lr", "'fast'")),
+    ("data.cutout=true", ("--set: data.cutout: input should be a number, got true\n",)),
+    ("data=3", ("--set: data: input should be a table, got 3\n",)),
     ("train.lr=inf", ("train.lr", "finite number", "got inf")),
     ("train.lr=nan", ("train.lr", "got nan")),
     ("scenario.beta=inf", ("scenario.beta", "finite number")),
@@ -126,6 +128,15 @@ def test_files_that_are_not_there_or_not_toml(fedfeat: Callable[..., CodeAndText
     assert_one_sentence(fedfeat("report", tmp_path), str(tmp_path))
     (tmp_path / "config.toml").write_text("[yesterday]\nmode = 1\n")
     assert_one_sentence(fedfeat("resume", tmp_path), "unknown key 'yesterday'", "another version", str(tmp_path))
+
+
+def test_a_wrong_policy_is_told_before_a_federation_is_put_up(
+    fedfeat: Callable[..., CodeAndText], toy: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "policy.toml").write_text("most_update = 3\n")
+    outcome = fedfeat("federate", toy, "--policy", tmp_path / "policy.toml", "--out", tmp_path / "run")
+    assert_one_sentence(outcome, "unknown key 'most_update'", "did you mean 'most_updates'")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_sweep_file_given_to_run_points_to_sweep(fedfeat: Callable[..., CodeAndText], tmp_path: Path) -> None:

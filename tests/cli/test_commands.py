@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -37,6 +38,12 @@ def test_help_and_version_need_neither_torch_nor_numpy(arguments: list[str]) -> 
 @pytest.mark.parametrize("arguments", [["data", "list"], ["list", "presets"]])
 def test_lists_need_no_torch(arguments: list[str]) -> None:
     assert "torch" not in imported_by(*arguments)
+
+
+@pytest.mark.parametrize("subject", ["methods", "datasets", "presets", "recipes"])
+def test_lists_hold_words_and_numbers(subject: str) -> None:
+    rows = json.loads(CliRunner().invoke(app, ["list", subject, "--json"]).output)
+    assert all(value is None or isinstance(value, str | int) for row in rows for value in row.values())
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -36,7 +36,7 @@ def test_a_data_set_that_an_absent_package_reads_is_told_as_found(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     cli.app(["doctor"], standalone_mode=False)
-    assert "cifar10        found, but " in capsys.readouterr().out
+    assert "cifar10         found, but " in capsys.readouterr().out
 
 
 def test_an_incomplete_data_set_is_named_and_the_rest_is_told(
@@ -47,5 +47,5 @@ def test_an_incomplete_data_set_is_named_and_the_rest_is_told(
     monkeypatch.setenv("FEDFEAT_DATA", str(tmp_path))
     cli.app(["doctor"], standalone_mode=False)
     told = capsys.readouterr().out
-    assert f"cifar10        damaged: {tmp_path / 'cifar10'}" in told
+    assert f"cifar10         damaged: {tmp_path / 'cifar10'}" in told
     assert "your own files: set data.path" in told

@@ -67,13 +67,16 @@ def test_what_is_finished_or_recorded_is_not_run_again(config: Path, tmp_path: P
     assert "1 done now" in fedfeat(*arguments).output
     assert "1 done before" in fedfeat(*arguments, "--limit", "0").output
     (tmp_path / f"{run.path.name}.json").touch()
-    assert "nothing to run" in fedfeat(*arguments).output
+    assert f"nothing to run, 1 with a record in {tmp_path}" in fedfeat(*arguments).output.replace("\n", "")
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
     [
         ("run digits", "line 2: expected the seconds that a run may take, got 'run'"),
+        ("-5 run digits", "line 2: expected the seconds that a run may take, got '-5'"),
+        ("nan run digits", "line 2: expected the seconds that a run may take, got 'nan'"),
+        ("90 run digits --set 'seed=1", "line 2: No closing quotation"),
         ("90 compare digits", "line 2: argument command: invalid choice: 'compare'"),
         ("90 run digits --set train.round=3", "line 2: --set: "),
         ("90 run digits --fast", "line 2: unrecognized arguments: --fast"),
@@ -83,6 +86,12 @@ def test_a_wrong_line_is_told_before_anything_runs(tmp_path: Path, line: str, to
     with pytest.raises(ConfigError, match=r"queue\.txt, line 2") as caught:
         read_queue(queue_of(tmp_path, line), tmp_path)
     assert told in str(caught.value)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "queue.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match=r"queue\.txt: not a text file"):
+        read_queue(tmp_path / "queue.txt", tmp_path)
 
 
 def test_every_run_is_recorded_as_it_ends_and_then_crossed_off(tmp_path: Path) -> None:

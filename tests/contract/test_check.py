@@ -30,7 +30,7 @@ FAULTS = {
     "choice_that_cannot_wait.py": ("by address", "def keep_by_round("),
     "order_of_clients_matters.py": ("client order", "self.place, self.most = (client.task, client.round), 0"),
 }
-TRIED = ",".join(promise for promise, _ in FAULTS.values())
+TRIED = ",".join(["blurry", *(promise for promise, _ in FAULTS.values())])
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +69,22 @@ def test_a_wrong_method_is_found_and_its_line_is_named(name: str) -> None:
     assert f"{name}:{number}: " in failed[promise][0]
     assert len(failed[promise]) >= 2, "it says what to do"
     assert "1 failed" in output.splitlines()[-1]
+
+
+def test_a_loss_that_is_no_number_is_named(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text().replace("keepdim=True)).square().mean()", "keepdim=True)).square()")
+    (tmp_path / "many.py").write_text(text)
+    _, output = check(str(tmp_path / "many.py"), "--method", "replay+compact", "--only", "runs")
+    assert told(output)["runs"][0].startswith("the loss term 'compact' returned a tensor of shape [")
+
+
+def test_an_error_outside_of_the_authors_file_is_told_once_with_its_place(tmp_path: Path) -> None:
+    text = EXAMPLE.read_text().replace('Method("unsure", ', 'Method("unsure", loss=LossTerm("flat", flat), ')
+    (tmp_path / "flat.py").write_text(f"{text}\n\ndef flat(step):\n    return step.logits.detach().mean()\n")
+    _, output = check(str(tmp_path / "flat.py"), "--method", "unsure", "--only", "runs")
+    (line,) = told(output)["runs"]
+    assert ".py:" in line.split(": RuntimeError: ")[0]
+    assert line.count("does not require grad") == 1
 
 
 def test_every_wrong_file_is_tried() -> None:

@@ -102,6 +102,8 @@ def test_what_is_recorded_leaves_the_list_and_the_queue(make_record: MakeRecord,
     assert "--set method=fedcbdr --set scenario.beta=0.1" not in queue
     with pytest.raises(FedfeatError, match="table-ablatio: no such table or figure; did you mean 'table-ablation'"):
         paper("list", "table-ablatio")
+    with pytest.raises(FedfeatError, match="see 'fedfeat paper list recipe'"):
+        paper("show", "recipe")
 
 
 def test_the_recipe_is_a_row_of_the_list_with_a_run_in_every_cell(make_record: MakeRecord, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedfeat.core.errors import ConfigError
 from fedfeat.models import Network
 from fedfeat.models.network import Outputs
 
@@ -127,4 +128,13 @@ class Objective:
             wants_intermediate=self.wants_intermediate,
             forward=self.forward,
         )
-        return step, torch.stack([term.weight * self.loss_of(term)(step) for term in self.terms])
+        return step, torch.stack([term.weight * _one_number(term, self.loss_of(term)(step)) for term in self.terms])
+
+
+def _one_number(term: LossTerm, loss: Tensor) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.ndim:
+        came = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
+        raise ConfigError(
+            f"the loss term {term.name!r} returned {came}; return a tensor of one number, such as a mean over the batch"
+        )
+    return loss

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
+from fedfeat.cli.show import Subject, list_
 from fedfeat.core.errors import DataError
 from fedfeat.data.dataset import summarise
 from fedfeat.data.download import DOWNLOADS, addresses, fetch
@@ -139,8 +139,4 @@ def _print_report(report: dict[str, Any]) -> None:
 @app.command("list")
 def list_command() -> None:
     """List the data sets that can be named."""
-    table = Table("name", "classes", "image", "needs", "what it is")
-    for info in list_datasets():
-        classes = "any" if info.classes is None else str(info.classes)
-        table.add_row(info.name, classes, info.image_size, info.needs, info.description)
-    Console().print(table)
+    list_(Subject.datasets)

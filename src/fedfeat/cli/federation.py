@@ -48,6 +48,7 @@ def federate(
 ) -> None:
     """Run an experiment on this machine with a server and clients as real processes."""
     deploy = _deploy()
+    told = _policy(policy)
     planned = _planned(config, clients, set, plugin)
     owners = _owners(planned, clients)
     if owners:
@@ -59,7 +60,7 @@ def federate(
     with _stoppable(), ExitStack() as stack:
         server = stack.enter_context(deploy.server(path / "federation"))
         for k, (name, data) in enumerate(places.items()):
-            options = {**_options(data, device, planned.plugins, client=k), **_policy(policy)}
+            options = {**_options(data, device, planned.plugins, client=k), **told}
             folder = path / "federation" / name
             stack.enter_context(deploy.client(folder, name, server.address, options, stock=stock))
         _watch(server, run)

@@ -84,6 +84,8 @@ class Runs:
 
 def checked_kind(name: str, overrides: Sequence[str]) -> Kind:
     """Return what a name stands for; an unknown name and settings that are fixed are refused."""
+    if name == missing.OURS:
+        raise FedfeatError(f"{name}: no table of the paper; see 'fedfeat paper list {name}', with --queue its runs")
     if name not in FIGURES and name not in TABLES and name != CHOICES:
         known = [*TABLES, *FIGURES, CHOICES]
         raise FedfeatError(f"{name}: no such table or figure; {nearest(name, known)} (see 'fedfeat paper list')")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
+from math import nan
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -36,7 +37,8 @@ def queue(
 ) -> None:
     """Run a list of experiments in one process, as many as fit into a time; what is finished is not run again."""
     began = time.monotonic()
-    entries = [(seconds, run) for seconds, run in read_queue(file, out) if not (results / _record(run)).is_file()]
+    queued = read_queue(file, out)
+    entries = [(seconds, run) for seconds, run in queued if not (results / _record(run)).is_file()]
     names = tell_apart([run.config for _, run in entries])
     outcomes: list[RunOutcome] = []
     left = 0
@@ -50,7 +52,8 @@ def queue(
                 outcomes += finish_planned([run], watch=progress)
                 if record is not None and outcomes[-1].result is not None:
                     write_record(record_of_run(run.path, f"{run.config.data.name}, {record}"), results)
-    console.print(", ".join([progress.summary(), *([f"{left} left for later"] if left else [])]))
+    counts = {"left for later": left, f"with a record in {results}": len(queued) - len(entries)}
+    console.print(", ".join([progress.summary(), *(f"{n} {what}" for what, n in counts.items() if n)]))
     exit_if_failed(outcomes, console)
 
 
@@ -64,11 +67,19 @@ def read_queue(path: Path, out: Path) -> list[tuple[float, Planned]]:
     """Return the runs of a queue and the seconds that each may take; every line is checked before anything runs."""
     if not path.is_file():
         raise ConfigError(f"{path}: no such file; give a text file with a line per run, such as '90 run cifar10-5'")
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not a text file in UTF-8 ({error}); give one with a line per run") from None
     found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        words = shlex.split(line, comments=True)
+    for number, line in enumerate(lines, start=1):
+        where = f"{path}, line {number}"
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise ConfigError(f"{where}: {error}; end every quotation where it began") from None
         if words:
-            found.append(_entry(words, f"{path}, line {number}", out))
+            found.append(_entry(words, where, out))
     return found
 
 
@@ -76,7 +87,9 @@ def _entry(words: list[str], where: str, out: Path) -> tuple[float, Planned]:
     try:
         seconds = float(words[0])
     except ValueError:
-        raise ConfigError(f"{where}: expected the seconds that a run may take, got {words[0]!r}") from None
+        seconds = nan
+    if not seconds > 0:
+        raise ConfigError(f"{where}: expected the seconds that a run may take, got {words[0]!r}")
     parser = _Parser(where)
     parser.add_argument("command", choices=["run"])
     parser.add_argument("config", type=Path)

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -93,10 +92,10 @@ def doctor() -> None:
     console.print(f"{'device':10} {'cuda' if here['gpu'] else 'cpu'} (engine.device = auto)")
     for package, extra, purpose in OPTIONAL:
         there = importlib.util.find_spec(package) is not None
-        note = "found" if there else f"missing: {purpose} needs it (pip install 'fedfeat[{extra}]')"
-        console.print(f"{package:12} {note}")
+        note = "found" if there else f"missing; pip install 'fedfeat[{extra}]' for {purpose}"
+        console.print(f"{package:15} {note}")
     for info in list_datasets():
-        console.print(f"{info.name:14} {_where(info.name, info.needs)}")
+        console.print(f"{info.name:15} {_where(info.name, info.needs)}")
 
 
 def _where(name: str, needs: str) -> str:
@@ -134,13 +133,22 @@ def _methods() -> list[dict[str, Any]]:
 
 
 def _datasets() -> list[dict[str, Any]]:
-    return [asdict(info) for info in list_datasets()]
+    return [
+        {
+            "name": info.name,
+            "classes": info.classes or "any",
+            "image": info.image_size,
+            "needs": info.needs,
+            "summary": info.description,
+        }
+        for info in list_datasets()
+    ]
 
 
 def _recipes() -> list[dict[str, Any]]:
     from fedfeat.config.recipes import RECIPES
 
-    return [{"recipe": recipe.name, "summary": recipe.summary} for recipe in RECIPES.values()]
+    return [{"name": recipe.name, "summary": recipe.summary} for recipe in RECIPES.values()]
 
 
 def _presets() -> list[dict[str, Any]]:

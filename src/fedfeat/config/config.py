@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -14,7 +14,7 @@ from fedfeat.algorithm.settings import PrivacySettings, TrainSettings
 from fedfeat.config.plugins import load_installed, load_plugins
 from fedfeat.config.presets import COMPOSITIONS, METHOD, PRESETS
 from fedfeat.config.recipes import with_recipe
-from fedfeat.config.renamed import new_key, with_new_names
+from fedfeat.config.renamed import with_new_names
 from fedfeat.config.settings import EngineSettings, FederationSettings, RunSettings, TrackerSettings
 from fedfeat.core.errors import ConfigError, closest, nearest
 from fedfeat.core.settings import Settings, merge
@@ -207,15 +207,18 @@ def parse_config(
 ) -> Config:
     """Check the settings alone: their method is not built, so what it would read need not be on this machine."""
     merged = with_new_names(table, where=where)
+    given: dict[str, str] = {}
     for override in overrides:
         change = with_new_names(parse_override(override), where="--set")
-        merged = with_recipe(merged, str(change["recipe"])) if "recipe" in change else merge(merged, change)
+        recipe = change.get("recipe")
+        changed = merge(merged, change) if recipe is None else with_recipe(merged, str(recipe))
+        given |= dict.fromkeys(differing_keys(merged, changed), "--set" if recipe is None else f"--recipe {recipe}")
+        merged = changed
     load_installed(reserved=Config.model_fields)
     if _is_list_of_strings(merged.get("plugins")):
         merged["plugins"] = load_plugins(merged["plugins"], folder or Path(), reserved=Config.model_fields)
     problems: list[str] = []
     tables = settings_tables()
-    given = {new_key(override.partition("=")[0].strip()) for override in overrides}
     parts = {k: check_table(tables[k], merged.pop(k), where, problems, k, given) for k in tables if k in merged}
     config = check_table(
         Config, {**merged, "parts": {k: v for k, v in parts.items() if v}}, where, problems, given=given
@@ -226,16 +229,16 @@ def parse_config(
 
 
 def check_table(
-    model: type[S], table: Any, where: str, problems: list[str], name: str = "", given: Collection[str] = ()
+    model: type[S], table: Any, where: str, problems: list[str], name: str = "", given: Mapping[str, str] | None = None
 ) -> S | None:
     """Return a table's settings; what is wrong with them is added to ``problems``, a sentence each.
 
-    :param given: dotted keys that were given with ``--set``, which is then named in place of ``where``.
+    :param given: dotted keys that were given elsewhere, such as with ``--set``, which is then named for ``where``.
     """
     try:
         return model.model_validate(table)
     except ValidationError as error:
-        problems += [_sentence(where, e, model, name, given) for e in error.errors()]
+        problems += [_sentence(where, e, model, name, given or {}) for e in error.errors()]
         return None
 
 
@@ -281,15 +284,16 @@ def differing_keys(a: Mapping[str, Any], b: Mapping[str, Any], prefix: str = "")
     return keys
 
 
-def _sentence(where: str, error: Any, model: type[Settings], table: str, given: Collection[str]) -> str:
+def _sentence(where: str, error: Any, model: type[Settings], table: str, given: Mapping[str, str]) -> str:
     """Say in one clause which key is wrong, what was expected and what came."""
     path = [str(p) for p in error["loc"]]
     name = ".".join([table, *path] if table else path) or "configuration"
-    if any(f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}.") for key in given):
-        where = "--set"
+    for key, source in given.items():
+        if f"{key}.".startswith(f"{name}.") or name.startswith(f"{key}."):
+            where = source
     if error["type"] == "extra_forbidden":
         return f"{where}: unknown key {name!r}; {_nearest_key(name.split('.'), _known_keys(model, path[:-1]))}"
-    message = error["msg"].removeprefix("Value error, ")
+    message = error["msg"].removeprefix("Value error, ").partition(" or instance of ")[0]
     message = message[0].lower() + message[1:]
     for kind, instead in KINDS.items():
         message = message.replace(kind, instead)

@@ -17,7 +17,9 @@ class FederationSettings(Settings):
     )
     deadline: float = Field(600.0, gt=0, description="seconds that clients have for a reply (engine flower)")
     wait: float = Field(
-        300.0, gt=0, description="seconds that the server waits for a quorum of clients to connect (engine flower)"
+        300.0,
+        gt=0,
+        description="engine flower: seconds that the server waits for all clients at the start, later for a quorum",
     )
     most_samples: int = Field(
         1_000_000, ge=1, description="most samples that a client with images of its own may count (engine flower)"

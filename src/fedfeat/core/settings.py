@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 
 class Settings(BaseModel):
@@ -13,6 +13,16 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, allow_inf_nan=False)
     default_origin: ClassVar[str] = ""  # where the defaults of a method's settings come from, unless a field says so
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false for a number: pydantic would read ``cutout = true`` as 1, which hides whole images."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        kinds = {kind, *get_args(kind)}
+        if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
+            raise ValueError(f"input should be a number, got {str(value).lower()}")
+        return value
 
 
 def setting(default: Any, description: str, *, origin: str = "", **limits: Any) -> Any:

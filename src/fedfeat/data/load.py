@@ -199,7 +199,7 @@ def open_source(info: DatasetInfo, path: Path | None) -> Source:
             raise DataError(f"data.path: {info.name} is built in and takes no path, got {path}; remove data.path")
         return BUILT_IN[info.name]()
     if path is None and info.needs == "path":
-        raise DataError(f"data.path: {info.name} needs the place of your data; set data.path")
+        raise DataError(f"data.path: {info.name} needs the place of your data; set data.path, or give --path")
     if path is None:
         source = find_source(info)
         places = " and ".join(str(place) for place in search_places(info.name))

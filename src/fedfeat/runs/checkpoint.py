@@ -131,7 +131,7 @@ class CheckpointFolder:
                 return loaded
             except (OSError, ValueError, KeyError, SafetensorError) as error:
                 if (folder / "manifest.json").exists():
-                    warnings.warn(f"{folder}: damaged ({error}); using the checkpoint before it", stacklevel=2)
+                    warnings.warn(f"{folder}: damaged ({error}); looking for the checkpoint before it", stacklevel=2)
         if any((folder / "manifest.json").exists() for folder in candidates):
             raise CheckpointError(f"{self.folder}: every checkpoint is damaged; start the run anew in another folder")
         return None

@@ -109,7 +109,7 @@ def test_a_set_is_never_overwritten(copy: Path) -> None:
     before = {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
     with pytest.raises(ConfigError, match="never overwritten"):
         keys.make_keys(copy, ["a"], ["b"])
-    with pytest.raises(ConfigError, match="ward-b there already"):
+    with pytest.raises(ConfigError, match="holds keys of ward-b already"):
         keys.add_clients(copy, ["ward-c", "ward-b"])
     assert {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()} == before
 

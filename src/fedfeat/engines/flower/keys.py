@@ -115,7 +115,7 @@ def add_clients(folder: Path, clients: Sequence[str], days: int = SERVER_DAYS) -
     _need(folder / "server" / "ca.crt", "a set made by 'fedfeat keys'")
     known = [name for name in clients if (folder / "clients" / name).exists() or _public_file(folder, name).exists()]
     if known:
-        raise ConfigError(f"{folder}: {', '.join(known)} there already; keys are never overwritten, remove them first")
+        raise ConfigError(f"{folder}: holds keys of {', '.join(known)} already; remove them first")
     with disk_errors(folder):
         for name in clients:
             _write_client(folder, name, days)

@@ -74,5 +74,6 @@ def keep(promise: Promise, trial: Trial) -> None:
         where = trial.source.behind_error(error)
         note = f" ({error.__notes__[0]})" if getattr(error, "__notes__", None) else ""
         if where is None:  # not the author's code: what happened is for us to find
-            where = "".join(traceback.format_exception(error)[-2:-1]).strip().split("\n")[0]
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{frame.filename}:{frame.lineno}"
         raise Broken(f"{type(error).__name__}: {' '.join(str(error).split())}{note}", "", where) from error

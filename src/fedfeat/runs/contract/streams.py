@@ -18,21 +18,26 @@ from fedfeat.runs.experiment import Experiment, resume, start
 
 FOLLOW = "count old classes with client.num_old, those of the previous model with client.global_seen.num_before"
 REFUSE = "or declare Method.refuses with a reason"
+NEEDED = ("resume", "sends")
 
 
-@promise("blurry", "late images of old classes are followed or refused, and such a run resumes exactly")
+@promise("blurry", "late images of old classes are followed or refused, and such a run resumes exactly", needs=NEEDED)
 def blurry(trial: Trial) -> None:
     """Let a third of every class's images come late."""
     _follow(trial, "blurry", {"blurry": 0.34})
 
 
-@promise("pace", "clients that leave and clients that lag are followed or refused, and such a run resumes exactly")
+@promise(
+    "pace",
+    "clients that leave and clients that lag are followed or refused, and such a run resumes exactly",
+    needs=NEEDED,
+)
 def pace(trial: Trial) -> None:
     """Let one client lag by a task, and another leave before the last."""
     _follow(trial, "lag", {"lag": {"1": 1}, "leaves": {"2": 3}})
 
 
-@promise("domains", "tasks that bring domains are followed or refused, and such a run resumes exactly")
+@promise("domains", "tasks that bring domains are followed or refused, and such a run resumes exactly", needs=NEEDED)
 def domains(trial: Trial) -> None:
     """Run on the digits, which come in four domains."""
     digits = DataSettings(name="digits-domains")
