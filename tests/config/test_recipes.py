@@ -202,3 +202,5 @@ def test_the_recommended_composition_says_what_it_was_chosen_with(
         said = capsys.readouterr().out
         assert ("'--recipe fedfeat' sets that" in said) is advised, (method, options)
         assert ("train.rounds = 40" in said) is advised
+    cli.app(["run", "digits", "--recipe", "fedfeat", *small], standalone_mode=False)
+    assert "and this run trains fedcbdr+feat; --set method=fedfeat" in " ".join(capsys.readouterr().out.split())

@@ -70,9 +70,11 @@ def run(
 
 
 def _left_out(config: Config) -> str | None:
-    """Return what a composition was chosen with and this run does not have, or None."""
+    """Return what a composition was chosen with and this run does not have, or whose recipe it takes; or None."""
     table = flatten(config.to_table())
     for name, parts in COMPOSITIONS.items():
+        if config.method != parts and config.recipe == name:
+            return f"the recipe {name} is that of {parts}, and this run trains {config.method}; --set method={name}"
         if config.method == parts and config.recipe != name:
             settings = flatten(RECIPES[name].settings)
             missing = [f"{key} = {value}" for key, value in settings.items() if table.get(key) != value]
