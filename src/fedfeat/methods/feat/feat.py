@@ -75,6 +75,8 @@ def etf(method: Method, settings: FeatSettings) -> Method:
         - Frames of one seed are nested: when classes arrive, old prototypes turn as little as the new angles allow.
         - The random basis has no preferred direction: normal draws, signs fixed, in double precision.
         - A feature with fewer dimensions than classes is refused.
+        - The backbone ends in a ReLU, as in the released program. So no feature is negative, and its cosine with a
+          class vector of the random basis is at most about 0.7. `model.features = "signed"` leaves that ReLU out.
     """
 
     if method.head is not linear_head or method.corrects:
