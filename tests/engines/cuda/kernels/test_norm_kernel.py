@@ -146,7 +146,7 @@ def test_the_same_step_twice_has_the_same_bytes() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
 
 
-@pytest.mark.parametrize("backbone", [SmallCNN(3, width=16), ResNet(3)])
+@pytest.mark.parametrize("backbone", [SmallCNN(3, width=16), ResNet(3), ResNet(3, name="resnet20", signed=True)])
 def test_a_whole_backbone_trains_alike(backbone: SmallCNN | ResNet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     initialise(backbone, 3)
