@@ -65,7 +65,7 @@ class ModelSettings(Settings):
     features: Literal["relu", "signed"] = Field(
         "relu",
         description="what is averaged to features: relu is the last ReLU's output, signed what comes before it, so "
-        "that features may point where the class vectors of an ETF do, which have both signs",
+        "that features may have both signs, as the classes of an ETF have",
     )
     width: int = Field(32, ge=4, description="channels of small-cnn; its features have twice as many dimensions")
 
