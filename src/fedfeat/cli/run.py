@@ -16,7 +16,7 @@ from fedfeat.cli import dry_run as dry
 from fedfeat.cli.progress import RunProgress, console, exit_if_failed, finish_all
 from fedfeat.cli.report import write_comparison, write_run_report
 from fedfeat.config.config import Config, load_config
-from fedfeat.config.presets import COMPARED, COMPOSITIONS
+from fedfeat.config.presets import COMPARED, COMPOSITIONS, short_name
 from fedfeat.config.recipes import RECIPES
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
@@ -59,8 +59,8 @@ def run(
 ) -> None:
     """Run an experiment."""
     wanted = load_config(config, changes(recipe, set), plugin or ())
-    if advice := _left_out(wanted):
-        console.print(advice)
+    if remark := _remark(wanted):
+        console.print(remark)
     if dry_run:
         return dry.dry_run(wanted, out, console)
     progress = RunProgress(console)
@@ -69,11 +69,11 @@ def run(
         write_run_report(progress.folder)
 
 
-def _left_out(config: Config) -> str | None:
-    """Return what a composition was chosen with and this run does not have, or whose recipe it takes; or None."""
+def _remark(config: Config) -> str | None:
+    """Return what to say of a recommended composition without its recipe, or of its recipe without it; or None."""
     table = flatten(config.to_table())
     for name, parts in COMPOSITIONS.items():
-        if config.method != parts and config.recipe == name:
+        if config.recipe == name and not short_name(config.method).startswith(name):
             return f"the recipe {name} is that of {parts}, and this run trains {config.method}; --set method={name}"
         if config.method == parts and config.recipe != name:
             settings = flatten(RECIPES[name].settings)

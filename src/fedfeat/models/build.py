@@ -80,7 +80,7 @@ class ModelSettings(Settings):
                 f"{', '.join(stated)}: only for name = 'hf' or 'timm', got name = {self.name!r}; leave it out"
             )
         if self.pretrained and self.features != "relu":
-            raise ValueError(f"features: only for backbones trained from scratch, got name = {self.name!r}")
+            raise ValueError(f"features: only for backbones trained from scratch, not for {self.name!r}; leave it out")
         adapters = [key for key in stated if key.startswith("lora_")]
         if adapters and self.tune not in (None, "lora"):
             raise ValueError(f"{', '.join(adapters)}: only with tune = 'lora', got tune = {self.tune!r}")
