@@ -186,6 +186,15 @@ def test_runs_are_told_apart_by_what_differs_among_those_of_one_name(toy: MakeCo
     ]
 
 
+def test_a_name_is_a_file_name_however_much_is_told(tmp_path: Path) -> None:
+    config = make_config({"method": "fedcbdr+feat+calibrate"})
+    name = folder_name(config, told=flatten(deciding_settings(config)))
+    assert name.endswith(f"-seed2023-{identity(config)}")
+    assert "-tasks5" in name
+    (tmp_path / name).mkdir()
+    (tmp_path / f"{name}.{'x' * 40}").touch()  # what is written beside it
+
+
 def test_runs_on_images_of_ones_own_are_told_apart_by_their_place(toy: MakeConfig) -> None:
     name = "finetune seed 7"
     own = [toy(data={"path": path}) for path in ("a.npz", "b.npz")]

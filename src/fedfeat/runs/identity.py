@@ -24,6 +24,7 @@ from fedfeat.runs.folder import RunFolder
 Table = dict[str, Any]
 COMPUTATION = ("engine", "plugins")  # other last bits of a result, but the same experiment in a table of results
 MOST_IN_A_NAME = 24
+LONGEST_NAME = 200  # file systems take 255 bytes, and files of a run are written beside it under longer names
 FEW = 3  # settings that are told for every run; of more, only those that are not as in most runs
 
 
@@ -80,8 +81,12 @@ def folder_name(config: Config, told: Iterable[str] = ()) -> str:
     scenario = config.scenario
     where = f"{config.data.name}-{scenario.tasks}-beta{scenario.beta:g}-k{scenario.clients}"
     values = flatten(deciding_settings(config, place=True))
-    more = "".join(f"-{key.rpartition('.')[2]}{_in_a_name(values[key])}" for key in told if key in values)
-    return f"{where}-{config.method}{more}-seed{config.seed}-{identity(config)}"
+    begin, end = f"{where}-{config.method}", f"-seed{config.seed}-{identity(config)}"
+    for key in told:
+        more = f"-{key.rpartition('.')[2]}{_in_a_name(values[key])}" if key in values else ""
+        if len(begin) + len(more) + len(end) <= LONGEST_NAME:
+            begin += more
+    return begin + end
 
 
 def folder_names(configs: Sequence[Config]) -> list[str]:
