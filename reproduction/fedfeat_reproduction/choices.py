@@ -18,7 +18,7 @@ from fedfeat.data.load import DATASETS
 from fedfeat.runs.identity import deciding_settings
 from fedfeat_reproduction.experiments import deciding_overrides, settings
 from fedfeat_reproduction.records import Record
-from fedfeat_reproduction.results import NOT_A_SETTING, setting_of, unread_grids
+from fedfeat_reproduction.results import NOT_A_SETTING, setting_of, unread
 from fedfeat_reproduction.sources import PredictionName, after_tasks
 
 METHOD = "fedcbdr+feat+calibrate"
@@ -27,27 +27,21 @@ TITLE = "What the paper does not say: other answers than ours, and what they cha
 CELL = Cell("cifar10", 5, 0.5)
 QUICK_NOTE = "quick: built-in digits, a small network and few rounds; not the paper's setting, whose effects may differ"
 ABOUT_AUGMENTATION = {"data.augment", "feat.egc.prior_transform"}
-# What the first runs had; pairs of them still tell what a choice is worth.
+# What cells had before, and what the first runs had besides; pairs of them still tell what a choice is worth.
 EARLIER_RECIPE: Mapping[str, Any] = {
+    "model": {"init": "pytorch"},
     "feat": {"logits": "cosine", "egc": {"prior_order": "kept"}},
+    "fedcbdr": {"mode": "class_quota", "scale_logits": False},
+    "calibrate": {"held_out": 0.05, "redraw": True, "negative": False, "least": 1, "rule": "accuracy"},
+}
+FIRST: Mapping[str, Any] = {
+    "feat": EARLIER_RECIPE["feat"],
     "fedcbdr": {"scale_logits": False},
     "calibrate": {
+        **EARLIER_RECIPE["calibrate"],
+        "held_out": 0.2,
         "linear_deltas": tuple(i / 4 for i in range(41)),
-        "redraw": True,
-        "negative": False,
-        "least": 1,
-        "rule": "accuracy",
     },
-}
-
-# The library's defaults, where the cells still have the values of their recorded runs.
-DEFAULTS: Mapping[str, Any] = {
-    "calibrate.least": 2,
-    "calibrate.negative": True,
-    "calibrate.redraw": False,
-    "calibrate.rule": "likelihood",
-    "feat.egc.prior_order": "shuffled",
-    "fedcbdr.scale_logits": True,
 }
 
 
@@ -209,14 +203,18 @@ def changes_in(varied: Record, cell: Cell) -> dict[str, Any]:
 
 
 @cache
-def earlier_changes(cell: Cell, method: str) -> Mapping[str, Any]:
-    """Return the settings in which the first runs of a method differ from the usual experiment of a cell."""
-    return _changes(parse_config({**bare_experiment(cell, method, SEEDS[0]), **EARLIER_RECIPE}), cell)
+def _usual_with(recipe: str, cell: Cell, method: str) -> Mapping[str, Any]:
+    return _changes(parse_config({**bare_experiment(cell, method, SEEDS[0]), **json.loads(recipe)}), cell)
+
+
+def changes_of(recipe: Mapping[str, Any], cell: Cell, method: str) -> Mapping[str, Any]:
+    """Return the settings in which a method differs, with other answers to the open choices, from its usual cell."""
+    return _usual_with(json.dumps(recipe), cell, method)
 
 
 def _changes(config: Config, cell: Cell) -> dict[str, Any]:
     usual = parse_config({**experiment(cell, config.method), **_teacher(config)})
-    without = (*NOT_A_SETTING, *unread_grids(config.method))
+    without = (*NOT_A_SETTING, *unread(config))
     keys = differing_keys(deciding_settings(usual, without=without), deciding_settings(config, without=without))
     return {key: _at(config.to_table(), key) for key in keys}
 

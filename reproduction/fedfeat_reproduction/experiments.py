@@ -38,8 +38,7 @@ def settings(
     budget = QUICK_BUDGETS[purpose][cell.tasks]
     scenario = {"tasks": cell.tasks, "clients": cell.clients, "beta": cell.beta, "budget": budget}
     if purpose == "choices":  # made with our answers; how much is held out is not one, with so few exemplars
-        held = {key: value for key, value in RECIPE["calibrate"].items() if key != "held_out"}
-        table |= {**RECIPE, "calibrate": held}
+        table |= {key: value for key, value in RECIPE.items() if key != "calibrate"}
         scenario |= PARTITION
     if "clip2fl" in method.split("+"):
         table |= _uninformed_teacher()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fedfeat.config.presets import Cell
 from fedfeat_reproduction import recommended
-from fedfeat_reproduction.choices import DEFAULTS
 from fedfeat_reproduction.records import Record
-from fedfeat_reproduction.results import OTHER_FORMS, RecordIndex, SeedMean, reads
+from fedfeat_reproduction.results import RecordIndex, SeedMean
 from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, Value
 
 FEAT_F, FEDCBDR = "fedcbdr+feat", "fedcbdr"
@@ -96,22 +94,8 @@ def traffic_points(index: RecordIndex) -> list[TrafficPoint]:
 
 
 def _recorded(index: RecordIndex, cell: Cell, method: str, rounds: int) -> list[tuple[Record, float]]:
-    """Return runs with their accuracies: as by default today, as the cell has it, or in the first other form."""
-    entry = PaperEntry(method, method, cell, None)
-    for changes in _forms(method):
-        found = index.with_settings((*changes, f"train.rounds={rounds}")).runs_of(entry)
-        if found:
-            return found
-    return []
-
-
-def _forms(method: str) -> Iterator[tuple[str, ...]]:
-    if method == recommended.METHOD:
-        yield recommended.SETTINGS
-        return
-    yield tuple(f"{key}={json.dumps(value)}" for key, value in DEFAULTS.items())
-    yield ()
-    yield from (changes for changes in OTHER_FORMS.values() if reads(method, changes))
+    changes = recommended.SETTINGS if method == recommended.METHOD else ()
+    return index.with_settings((*changes, f"train.rounds={rounds}")).runs_of(PaperEntry(method, method, cell, None))
 
 
 def _bytes(found: Sequence[tuple[Record, float]]) -> float:

@@ -17,7 +17,7 @@ from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import write_atomically
 from fedfeat.report.tables import markdown_table
 from fedfeat_reproduction import choices, effects, overview, render
-from fedfeat_reproduction.choices import CHOICES, DEFAULTS, OpenChoice, Variation
+from fedfeat_reproduction.choices import CHOICES, OpenChoice, Variation
 from fedfeat_reproduction.figures.overview import draw_overview
 from fedfeat_reproduction.records import Record, read_records
 from fedfeat_reproduction.results import OTHER_FORMS, RecordIndex, TableRow, other_forms, with_other_forms
@@ -36,8 +36,7 @@ TRAFFIC_PICTURE = f"""![Accuracy against the bytes that a client sends and recei
 FedCBDR]({PICTURES / "traffic.svg"})
 """
 ABOUT_TRAFFIC = """Numbers beside points are rounds a task. Nearly all bytes are the model, so they grow with the
-rounds. A method stands with today's defaults where they were run, and otherwise as its cell has it; lines join runs on
-the same images."""
+rounds. Lines join runs on the same images."""
 LONG = 6  # numbers, from which on a list of them is shown by its ends
 
 
@@ -55,7 +54,7 @@ def write_page(results: Path, out: Path) -> list[str]:
 
 def render_page(records: Sequence[Record], small: effects.MeasuredChoices | None = None) -> str:
     """Return the page as Markdown; ``small`` are effects of choices on the built-in digits."""
-    index = RecordIndex(records)
+    index = RecordIndex(records, earlier=True)
     parts = [read_readings()[PAGE]["head"], *_summary(index)]
     parts += [_table_section(table, index) for table in TABLES.values()]
     parts.append(read_readings()[PAGE]["questions"].lstrip("\n"))
@@ -72,7 +71,7 @@ def read_readings() -> dict[str, dict[str, str]]:
 
 def missing_readings(records: Sequence[Record]) -> list[tuple[str, str]]:
     """Return the tables and cells that have figures of ours and no reading."""
-    index, written = RecordIndex(records), read_readings()
+    index, written = RecordIndex(records, earlier=True), read_readings()
     return [
         (table.name, cell.name)
         for table in TABLES.values()
@@ -202,9 +201,10 @@ def _variation_cells(variation: Variation) -> list[str]:
 
 
 def changes_text(changes: Mapping[str, Any], cell: Cell, method: str) -> str:
-    """Return changed settings as a list, in which those of the first runs and today's defaults have one name."""
+    """Return changed settings as a list, in which those that were changed together have one name."""
     told: list[str] = []
-    for name, together in (("the earlier settings", choices.earlier_changes(cell, method)), ("defaults", DEFAULTS)):
+    for name, recipe in (("the first settings", choices.FIRST), ("the earlier settings", choices.EARLIER_RECIPE)):
+        together = choices.changes_of(recipe, cell, method)
         if len(together) > 1 and together.items() <= changes.items():
             told, changes = [*told, name], {k: v for k, v in changes.items() if k not in together}
     return ", ".join([*told, *(f"`{key} = {_value_text(value)}`" for key, value in changes.items())])

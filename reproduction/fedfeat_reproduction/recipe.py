@@ -59,11 +59,10 @@ def figures_markdown(figures: Figures) -> str:
 
 
 def _changes(kept: Record, cell: Cell) -> Changes:
-    """Return what a run has that the recipe has not; a division of logits that is not used does not count."""
+    """Return what a run has that the recipe has not, beyond the validation split."""
     recipe = flatten(RECIPES[NAME].settings)
-    unread = {"data.validation", "fedcbdr.scale_logits"}
     found: Mapping[str, Any] = changes_in(kept, cell)
-    return tuple((k, v) for k, v in found.items() if k not in unread and recipe.get(k) != v)
+    return tuple((k, v) for k, v in found.items() if k != "data.validation" and recipe.get(k) != v)
 
 
 def _order(row: tuple[str, Changes]) -> tuple[bool, int, str, str]:

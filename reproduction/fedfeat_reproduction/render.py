@@ -7,12 +7,13 @@ from typing import Any
 
 from fedfeat.report.tables import csv_table, latex_table, markdown_table, markdown_text
 from fedfeat_reproduction.effects import MEASURES, Effect, within_spread
-from fedfeat_reproduction.results import OTHER_FORMS, SeedMean, TableRow
+from fedfeat_reproduction.results import EARLIER, OTHER_FORMS, SeedMean, TableRow
 from fedfeat_reproduction.tables import Value
 
 COLUMNS = ("setting", "row", "method", "published", "ours", "seeds", "diff.", "calibrated", "diff.")
 WORDS = 3  # the columns before the numbers, here and of effects
 HELD_OUT_NOTE = "* trained without the exemplars that its calibration held out"
+EARLIER_NOTE = f"† with the earlier settings: {', '.join(EARLIER)}"
 
 EFFECT_COLUMNS = ("choice", "instead", "method", "seeds", *MEASURES)
 EFFECT_NOTE = (
@@ -50,10 +51,10 @@ def published_text(value: Value | None) -> str:
 
 
 def mean_text(figure: SeedMean | None) -> str:
-    """Return our mean and spread; one seed has no spread, and a star says that exemplars were held out."""
+    """Return our mean and spread, none of one seed; marks say what the notes below a table explain."""
     if figure is None:
         return ""
-    return published_text(Value(figure.mean, figure.std)) + "*" * figure.held_out
+    return published_text(Value(figure.mean, figure.std)) + "*" * figure.held_out + "†" * figure.earlier
 
 
 def _signed(difference: float | None) -> str:
@@ -63,7 +64,8 @@ def _signed(difference: float | None) -> str:
 def notes_of(rows: Sequence[TableRow]) -> list[str]:
     """Return what must be said below a table."""
     held_out = [HELD_OUT_NOTE] if any(row.ours and row.ours.held_out for row in rows) else []
-    return held_out + list(dict.fromkeys(_changed_note(row) for row in rows if row.changed))
+    earlier = [EARLIER_NOTE] if any(f and f.earlier for row in rows for f in (row.ours, row.calibrated)) else []
+    return held_out + earlier + list(dict.fromkeys(_changed_note(row) for row in rows if row.changed))
 
 
 def _changed_note(row: TableRow) -> str:
@@ -97,8 +99,10 @@ def rows_csv(rows: Sequence[TableRow]) -> str:
         entry = row.entry
         place = (entry.cell.name, entry.task, entry.label, entry.method, *(entry.published or (None, None)))
         ours = (*_numbers(row.ours), row.difference, *_numbers(row.calibrated), row.calibrated_difference)
-        lines.append([*place, *ours, bool(row.ours and row.ours.held_out), ", ".join(row.changed)])
-    return csv_table([*headings, "held_back", "changed"], lines)
+        figures = [figure for figure in (row.ours, row.calibrated) if figure]
+        marks = (bool(row.ours and row.ours.held_out), any(figure.earlier for figure in figures))
+        lines.append([*place, *ours, *marks, ", ".join(row.changed)])
+    return csv_table([*headings, "held_back", "earlier", "changed"], lines)
 
 
 def _numbers(figure: SeedMean | None) -> tuple[float | None, float | None, int]:

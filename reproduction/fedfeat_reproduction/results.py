@@ -7,13 +7,17 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
+from fedfeat.algorithm.registry import parts_of
 from fedfeat.config.config import Config, parse_config
 from fedfeat.config.presets import Cell
 from fedfeat.config.renamed import as_recorded
 from fedfeat.core.errors import FedfeatError
+from fedfeat.core.settings import flatten
 from fedfeat.runs.identity import COMPUTATION, changed_settings
 from fedfeat_reproduction.experiments import deciding_overrides, settings
 from fedfeat_reproduction.records import Record
@@ -31,14 +35,20 @@ from fedfeat_reproduction.sources import (
 from fedfeat_reproduction.tables import PaperEntry
 
 # Other forms of a prediction, by the words that follow a row's name: the abstract speaks of removing a component, the
-# formula also adds one; the energies are to be divided by the rank, and are divided by one less. FedCBDR's program
-# divides logits by its temperatures, and a loader shuffles what EGC's prior is measured on.
+# formula also adds one; the energies are to be divided by the rank, and are divided by one less.
 OTHER_FORMS: Mapping[str, tuple[str, ...]] = {
     "removing alone": ("feat.egc.tail_boost=false",),
     "removing alone, by rank": ("feat.egc.rank_norm=true_rank", "feat.egc.tail_boost=false"),
-    "prior over shuffled exemplars": ("feat.egc.prior_order=shuffled",),
-    "logits divided by temperatures": ("fedcbdr.scale_logits=true",),
 }
+# What cells had before these became the defaults: their figures are shown, with a mark, until there are new ones.
+EARLIER: tuple[str, ...] = (
+    "feat.egc.prior_order=kept",
+    "fedcbdr.scale_logits=false",
+    "calibrate.redraw=true",
+    "calibrate.negative=false",
+    "calibrate.least=1",
+    "calibrate.rule=accuracy",
+)
 # What identifies a run within its setting, and how it was computed, do not make it another setting.
 NOT_A_SETTING = ("method", "seed", *COMPUTATION)
 
@@ -49,6 +59,7 @@ class SeedMean:
 
     values: tuple[float, ...]
     held_out: bool = False  # at least one run held samples out for calibration
+    earlier: bool = False  # of runs with the earlier settings
 
     @property
     def mean(self) -> float:
@@ -82,15 +93,34 @@ class TableRow:
         return _difference(self.calibrated, self.entry) if self.comparable else None
 
 
+class Curve(NamedTuple):
+    """A record, which of its predictions to read, and whether it ran with the earlier settings."""
+
+    kept: Record
+    place: FigureSource
+    earlier: bool
+
+
+class Found(NamedTuple):
+    """What a record says about an entry."""
+
+    value: float
+    held_out: bool
+    kept: Record
+
+
 class RecordIndex:
     """Records sorted by setting, method and seed; of equal ones the first counts.
 
     Figures are read from runs of the cells' experiments, changed by ``overrides`` (``"key=value"``). A record whose
-    settings this version does not understand is left out, and ``unreadable`` says why.
+    settings this version does not understand is left out, and ``unreadable`` says why. ``earlier`` says whether runs
+    with the earlier settings stand in where there are no others.
     """
 
-    def __init__(self, records: Iterable[Record], *, quick: bool = False, overrides: Sequence[str] = ()) -> None:
-        self.quick, self.overrides = quick, deciding_overrides(overrides)
+    def __init__(
+        self, records: Iterable[Record], *, quick: bool = False, overrides: Sequence[str] = (), earlier: bool = False
+    ) -> None:
+        self.quick, self.overrides, self.earlier = quick, deciding_overrides(overrides), earlier
         self.records: list[Record] = []  # that are understood
         self.by_setting: dict[tuple[str, str], dict[int, Record]] = {}
         self.unreadable: list[str] = []
@@ -111,7 +141,7 @@ class RecordIndex:
 
     def has(self, cell: Cell, method: str) -> bool:
         """Whether there is a run of a method in a cell."""
-        return bool(self._runs(cell, method))
+        return any(self._runs(cell, method, changes) for changes in self._forms)
 
     def row(self, entry: PaperEntry) -> TableRow:
         """Return an entry with our figures."""
@@ -132,35 +162,44 @@ class RecordIndex:
 
     def runs_of(self, entry: PaperEntry) -> list[tuple[Record, float]]:
         """Return the records behind an entry and what each of them says about it, in the order of seeds."""
-        found = self._values(entry, sources(entry.method))
-        return [(kept, value) for _, (value, _, kept) in sorted(found.items())]
+        found = next(filter(None, (self._values(entry, sources(entry.method), form) for form in self._forms)), {})
+        return [(run.kept, run.value) for _, run in sorted(found.items())]
 
-    def source(self, cell: Cell, method: str, seed: int) -> tuple[Record, FigureSource] | None:
-        """Return the record from which the accuracies of a method are read, and which of its predictions they are."""
-        for place in sources(method):
-            kept = self._runs(cell, place.method).get(seed)
+    def curve(self, cell: Cell, method: str, seed: int) -> Curve | None:
+        """Return where the accuracies of a method after each task are read."""
+        for form, place in product(self._forms, sources(method)):
+            kept = self._runs(cell, place.method, form).get(seed)
             if kept is not None and not (place.prediction == "plain" and _divides(kept)):
-                return kept, place
+                return Curve(kept, place, form == EARLIER)
         return None
 
-    def _values(self, entry: PaperEntry, places: Sequence[FigureSource]) -> dict[int, tuple[float, bool, Record]]:
-        values: dict[int, tuple[float, bool, Record]] = {}
+    @property
+    def _forms(self) -> tuple[tuple[str, ...], ...]:
+        """What is changed beyond ``overrides``, in the order of preference."""
+        return ((), EARLIER) if self.earlier else ((),)
+
+    def _values(
+        self, entry: PaperEntry, places: Sequence[FigureSource], form: tuple[str, ...] = ()
+    ) -> dict[int, Found]:
+        values: dict[int, Found] = {}
         for place in places:
-            for seed, kept in self._runs(entry.cell, place.method).items():
+            for seed, kept in self._runs(entry.cell, place.method, form).items():
                 value = read(kept, entry, place)
                 if value is not None:
-                    values.setdefault(seed, (value, place.held_out, kept))
+                    values.setdefault(seed, Found(value, place.held_out, kept))
         return values
 
     def _figure(self, entry: PaperEntry, places: Sequence[FigureSource]) -> SeedMean | None:
-        values = self._values(entry, places)
-        if not values:
-            return None
-        ordered = [values[seed] for seed in sorted(values)]
-        return SeedMean(tuple(v for v, *_ in ordered), held_out=any(held for _, held, _ in ordered))
+        for form in self._forms:
+            values = self._values(entry, places, form)
+            if values:
+                runs = [values[seed] for seed in sorted(values)]
+                return SeedMean(tuple(run.value for run in runs), any(run.held_out for run in runs), form == EARLIER)
+        return None
 
-    def _runs(self, cell: Cell, method: str) -> dict[int, Record]:
-        return self.by_setting.get((_expected(self.quick, self.overrides, cell, method), method), {})
+    def _runs(self, cell: Cell, method: str, form: tuple[str, ...] = ()) -> dict[int, Record]:
+        changed = (*form, *self.overrides)
+        return self.by_setting.get((_expected(self.quick, changed, cell, method), method), {})
 
 
 def with_other_forms(rows: Sequence[TableRow], index: RecordIndex) -> list[TableRow]:
@@ -174,16 +213,14 @@ def other_forms(row: TableRow, index: RecordIndex) -> dict[str, TableRow]:
     found = {
         form: index.with_settings(changes).row(replace(entry, label=f"{entry.label}, {form}"))
         for form, changes in OTHER_FORMS.items()
-        if reads(entry.method, changes)
+        if reads_egc(entry.method)
     }
     return {form: other for form, other in found.items() if other.ours or other.calibrated}
 
 
-def reads(method: str, changes: Sequence[str]) -> bool:
-    """Say whether a form of the prediction is one that a method has."""
-    parts = set(method.split("+"))
-    corrects = bool({"feat", "egc"} & parts)
-    return corrects if changes[0].startswith("feat.") else "fedcbdr" in parts and not corrects
+def reads_egc(method: str) -> bool:
+    """Say whether a method has the correction of which there are other forms."""
+    return bool({"feat", "egc"} & set(method.split("+")))
 
 
 def read(kept: Record, entry: PaperEntry, place: FigureSource) -> float | None:
@@ -212,13 +249,21 @@ def setting_of(config: Config) -> str:
 def setting_table(config: Config) -> dict[str, Any]:
     """Return the same as a table of what is not the default."""
     # Everybody supplies a teacher of their own; which one is in the record.
-    return changed_settings(config, without=(*NOT_A_SETTING, "clip2fl.teacher", *unread_grids(config.method)))
+    return changed_settings(config, without=(*NOT_A_SETTING, "clip2fl.teacher", *unread(config)))
 
 
-def unread_grids(method: str) -> tuple[str, ...]:
-    """Return the settings of ``calibrate`` that are for the other kind of classifier."""
-    of_etf = {"etf", "feat"} & set(method.split("+"))
-    return ("calibrate.linear_deltas",) if of_etf else ("calibrate.deltas", "calibrate.gammas")
+def unread(config: Config) -> tuple[str, ...]:
+    """Return settings that stand in a configuration and that its method does not read as it is composed."""
+    table, parts = config.to_table(), parts_of(config.method)
+    read = [f"{part.table}.{pattern}" for part in parts for pattern in part.reads]
+    of_parts = flatten({part.table: table[part.table] for part in parts if part.table in table})
+    keys = [key for key in of_parts if not any(fnmatchcase(key, pattern) for pattern in read)]
+    names = {part.name for part in parts}
+    of_etf = {"etf", "feat"} & names
+    keys += ["calibrate.linear_deltas"] if of_etf else ["calibrate.deltas", "calibrate.gammas"]
+    if (of_etf or "balanced" in names) and not of_parts.get("feat.keep_tts"):
+        keys.append("fedcbdr.scale_logits")  # of a loss that is gone
+    return tuple(keys)
 
 
 @lru_cache(maxsize=4096)

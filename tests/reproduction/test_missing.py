@@ -130,12 +130,12 @@ def test_the_list_is_chosen_and_changed_like_a_run(make_record: MakeRecord, else
     write_record(plain, elsewhere / "results")
     feat_f = ("list", "table-main", "--only", "cifar10-5,beta0.5,k5,feat_f", "--seeds", "1")
     assert paper(*feat_f, "--queue").stdout == ""
-    (_, line) = paper(*feat_f, "--queue", "--calibrate", "--set", "calibrate.redraw=false").stdout.splitlines()
+    (_, line) = paper(*feat_f, "--queue", "--calibrate", "--set", "calibrate.redraw=true").stdout.splitlines()
     assert "method=fedcbdr+feat+calibrate" in line
-    assert "calibrate.redraw=false" in line
-    calibrated = make_record("fedcbdr+feat+calibrate", 73.0, overrides=("calibrate.redraw=false",))
+    assert "calibrate.redraw=true" in line
+    calibrated = make_record("fedcbdr+feat+calibrate", 73.0, overrides=("calibrate.redraw=true",))
     write_record(calibrated, elsewhere / "results")
-    assert paper(*feat_f, "--queue", "--calibrate", "--set", "calibrate.redraw=false").stdout == ""
+    assert paper(*feat_f, "--queue", "--calibrate", "--set", "calibrate.redraw=true").stdout == ""
     (_, line) = paper(*feat_f, "--queue", "--recipe", "released").stdout.splitlines()
     assert "--recipe released" in line
     with pytest.raises(FedfeatError, match=r"are for tables; name some of table-main, .*, recipe with them"):

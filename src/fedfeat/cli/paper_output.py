@@ -65,9 +65,9 @@ class Place:
             print(f"{self.results}: no record is there, so only published values are shown", file=sys.stderr)
         return [*kept, *runs]
 
-    def index(self, overrides: Sequence[str] = ()) -> RecordIndex:
-        """Return the records by setting."""
-        index = RecordIndex(self.records(), quick=self.quick, overrides=overrides)
+    def index(self, overrides: Sequence[str] = (), *, earlier: bool = False) -> RecordIndex:
+        """Return the records by setting; those with the earlier settings count where that is wanted."""
+        index = RecordIndex(self.records(), quick=self.quick, overrides=overrides, earlier=earlier)
         say_left_out(index.unreadable)
         return index
 
@@ -139,7 +139,7 @@ def show_table(
     name: str, entries: Sequence[PaperEntry], changed: Sequence[str], place: Place, format: Format, console: Console
 ) -> None:
     """Print published values and ours; on a terminal with a heading per cell and the notes."""
-    table, index = TABLES[name], place.index(changed)
+    table, index = TABLES[name], place.index(changed, earlier=True)
     rows = [index.row(entry) for entry in entries]
     if name == MAIN and not index.overrides:
         rows = with_other_forms(rows, index)
@@ -269,7 +269,7 @@ def draw_figures(names: Sequence[str], place: Place, pool: RunPool, console: Con
         raise MissingExtra("matplotlib", "paper", "drawing figures")
     chosen = [figure for name, figure in FIGURES.items() if not names or name in names]
     kept = {f.name: path for f in chosen if (path := missing.drawn_numbers(f, place.results)).is_file()}
-    index = place.index()
+    index = place.index(earlier=True)
     recorded = {f.name: runs for f in chosen if f.name not in kept and (runs := recorded_runs(f, index)) is not None}
     left = [f for f in chosen if f.name not in kept and f.name not in recorded]
     small = {f.name: experiments_of(f, True, experiments.first_seeds(1)) for f in left}

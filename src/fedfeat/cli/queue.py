@@ -13,12 +13,13 @@ import typer
 
 from fedfeat.cli.progress import SweepProgress, console, exit_if_failed
 from fedfeat.cli.run import changes
-from fedfeat.config.config import load_config
+from fedfeat.config.config import Config, load_config
 from fedfeat.core.errors import ConfigError
-from fedfeat.runs.identity import folder_name, tell_apart
+from fedfeat.runs.identity import tell_apart
 from fedfeat.runs.sweep import Planned, RunOutcome, finish_planned, plan
 from fedfeat.runs.sweep.planned import stored
-from fedfeat_reproduction.records import record_of_run, write_record
+from fedfeat_reproduction.records import read_records, record_of_run, write_record
+from fedfeat_reproduction.results import setting_of
 
 
 def queue(
@@ -38,7 +39,8 @@ def queue(
     """Run a list of experiments in one process, as many as fit into a time; what is finished is not run again."""
     began = time.monotonic()
     queued = read_queue(file, out)
-    entries = [(seconds, run) for seconds, run in queued if not (results / _record(run)).is_file()]
+    recorded = {_experiment(kept.parsed_config()) for kept in read_records(results)}
+    entries = [(seconds, run) for seconds, run in queued if _experiment(run.config) not in recorded]
     names = tell_apart([run.config for _, run in entries])
     outcomes: list[RunOutcome] = []
     left = 0
@@ -57,10 +59,9 @@ def queue(
     exit_if_failed(outcomes, console)
 
 
-def _record(run: Planned) -> str:
-    """Return the name of a run's record; models that were kept make no other record."""
-    config = run.config
-    return f"{folder_name(config.model_copy(update={'run': type(config.run)()}))}.json"
+def _experiment(config: Config) -> tuple[str, str, int]:
+    """Return what tells one experiment from another, however it is computed."""
+    return config.method, setting_of(config), config.seed
 
 
 def read_queue(path: Path, out: Path) -> list[tuple[float, Planned]]:
