@@ -25,9 +25,16 @@ SIZES = ("rows", "per_part", "parts", "height", "width")
 
 
 @triton.jit
-def _tile(rows, channels, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
-    """Rows and channels that a program turns into others, their places in memory, and which of them exist."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+def _tile(rows, channels, per_part, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+    """Rows and channels that a program turns into others, their places in memory, and which of them exist.
+
+    Sums are taken over all parts at once, each from its begin to its end. So the ends come first here: they were read
+    last, and some of them still lie in the cache.
+    """
+    tiles = per_part // ROWS
+    parts = tl.num_programs(0) // tiles
+    part, back = tl.program_id(0) % parts, tl.program_id(0) // parts
+    row = part * per_part + (tiles - 1 - back) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     return row, column, row[:, None] * channels + column[None, :], (row < rows)[:, None]
 
@@ -88,11 +95,11 @@ def _join_moments(
 
 @triton.jit(do_not_specialize=SIZES)
 def _normalise(
-    x, skip, y, thin, weight, bias, mean, spread, rows, channels, height, width, eps, RUNNING: tl.constexpr,
+    x, skip, y, thin, weight, bias, mean, spread, rows, channels, per_part, height, width, eps, RUNNING: tl.constexpr,
     SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """The result, and every STEP-th pixel of it once more; the spread is a running variance or an inverse deviation."""
-    row, column, place, inside = _tile(rows, channels, ROWS, CHANNELS)
+    row, column, place, inside = _tile(rows, channels, per_part, ROWS, CHANNELS)
     narrow = tl.load(spread + column)
     if RUNNING:
         narrow = 1.0 / tl.sqrt_rn(narrow + eps)
@@ -176,11 +183,11 @@ def _join_gradients(sums, products, dweight, dbias, channels, parts, PARTS: tl.c
 
 @triton.jit(do_not_specialize=SIZES)
 def _descend(
-    dy, dthin, x, y, dx, dskip, weight, bias, mean, rstd, dweight, dbias, rows, channels, height, width,
+    dy, dthin, x, y, dx, dskip, weight, bias, mean, rstd, dweight, dbias, rows, channels, per_part, height, width,
     SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the activation before BatchNorm, and of the skip."""
-    row, column, place, inside = _tile(rows, channels, ROWS, CHANNELS)
+    row, column, place, inside = _tile(rows, channels, per_part, ROWS, CHANNELS)
     centre, narrow, scale, shift = _affine(weight, bias, mean, rstd, column)
     gradient, value = _passed_on(
         dy, dthin, x, y, row, column, inside, scale, shift, channels, height, width, SKIP, RELU, STEP
@@ -201,10 +208,11 @@ class _Plan:
         self.block = min(64, self.channels & -self.channels)  # channels side by side: a power of two that divides them
         self.across = self.channels // self.block
         self.tile = max(TILE // self.block, 1)
-        self.tiles = triton.cdiv(self.rows, self.tile)
         most = max(PARTS // self.across, 1)
-        self.per_part = triton.cdiv(self.tiles, most) * self.tile
+        each = triton.cdiv(triton.cdiv(self.rows, self.tile), most)  # tiles of a part
+        self.per_part = each * self.tile
         self.parts = triton.cdiv(self.rows, self.per_part)
+        self.tiles = (self.parts * each, self.across)
         self.padded_parts = triton.next_power_of_2(most)
         self.narrow = min(16, self.block)  # channels of a program that joins parts
         self.joins = (self.channels // self.narrow,)
@@ -264,9 +272,9 @@ class NormRelu(torch.autograd.Function):
             parts[0], parts[1], dweight, dbias, plan.channels, plan.parts, PARTS=plan.padded_parts, CHANNELS=plan.narrow
         )  # fmt: skip
         launch(
-            _descend, (plan.tiles, plan.across),
+            _descend, plan.tiles,
             dy, dthin, x, y, dx, dskip, weight, bias, mean, rstd, dweight, dbias, plan.rows, plan.channels,
-            *x.shape[2:], **kind, ROWS=plan.tile, num_warps=WARPS,
+            plan.per_part, *x.shape[2:], **kind, ROWS=plan.tile, num_warps=WARPS,
         )  # fmt: skip
         return dx, dskip, dweight, dbias, None, None, None, None, None, None
 
@@ -297,8 +305,8 @@ def _normalised(
     # Two looks at one memory where the shortcut takes every pixel.
     thin = y.view_as(y) if step == 1 else torch.empty_like(x[:, :, ::step, ::step])
     launch(
-        _normalise, (plan.tiles, plan.across),
-        x, skip, y, thin, weight, bias, mean, spread, plan.rows, plan.channels, *x.shape[2:], eps or 0.0,
+        _normalise, plan.tiles,
+        x, skip, y, thin, weight, bias, mean, spread, plan.rows, plan.channels, plan.per_part, *x.shape[2:], eps or 0.0,
         RUNNING=eps is not None, SKIP=skip is not None, RELU=relu, STEP=step, ROWS=plan.tile, CHANNELS=plan.block,
         num_warps=WARPS,
     )  # fmt: skip
