@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Literal, NamedTuple, Protocol, cast
 
@@ -14,6 +15,7 @@ from fedfeat.core.errors import ConfigError
 
 Norm = Literal["batch", "group"]
 Pair = tuple[nn.Conv2d, nn.Module]  # a convolution and the norm behind it
+Patches = Callable[[Tensor, nn.Conv2d], Tensor]  # (images, a convolution) -> the patches that it sees
 
 
 class Activation(NamedTuple):
@@ -92,17 +94,27 @@ def pool(x: Tensor) -> Tensor:
     return x.mean(dim=(2, 3))
 
 
-def by_patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
+def patch_geometry(conv: nn.Conv2d) -> tuple[int, int, int, int]:
+    """Return size, step and padding of a convolution's patches, and their entries, filled up to a multiple of eight."""
+    size, (step, _), around = conv.kernel_size[0], conv.stride, int(conv.padding[0])
+    return size, step, around, -(-conv.in_channels * size * size // 8) * 8
+
+
+def unfolded(x: Tensor, conv: nn.Conv2d) -> Tensor:
+    """Return the patches that a convolution sees, [B, H, W, entries]."""
+    size, step, around, entries = patch_geometry(conv)
+    windows = F.pad(x, (around,) * 4).unfold(2, size, step).unfold(3, size, step)
+    patches = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)
+    return F.pad(patches, (0, entries - patches.shape[-1]))
+
+
+def by_patches(x: Tensor, conv: nn.Conv2d, patches: Patches = unfolded) -> Tensor:
     """Return a convolution of few channels as one matrix product over its patches, channels last.
 
     Matrix units take channels eight at a time; three would fall back to slower kernels for the same sums.
     """
-    size, (step, _), around = conv.kernel_size[0], conv.stride, int(conv.padding[0])
-    windows = F.pad(x, (around,) * 4).unfold(2, size, step).unfold(3, size, step)
-    patches = windows.permute(0, 2, 3, 1, 4, 5).flatten(3)
-    fill = (0, -patches.shape[-1] % 8)
-    product = F.linear(F.pad(patches, fill), F.pad(conv.weight.flatten(1), fill))
-    return product.permute(0, 3, 1, 2)
+    seen, weight = patches(x, conv), conv.weight.flatten(1)
+    return F.linear(seen, F.pad(weight, (0, seen.shape[-1] - weight.shape[-1]))).permute(0, 3, 1, 2)
 
 
 class Block(nn.Module, ABC):
@@ -214,6 +226,7 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         self.signed = signed
+        self.patches: Patches = unfolded  # or an engine's kernel
         block, width, blocks = RESNETS[name]
         # ImageNet's stem is for images of 64 pixels and more: the last feature map is then 2x2.
         size, stride, padding = (7, 2, 3) if wide_stem else (3, 1, 1)
@@ -254,8 +267,10 @@ class ResNet(nn.Module):
     def first(self, x: Tensor) -> Tensor:
         """Return the first convolution."""
         conv = cast(nn.Conv2d, self.stem[0])
-        out: Tensor = by_patches(x, conv) if x.is_cuda and x.shape[1] % 8 else conv(x)
-        return out
+        if not x.is_cuda or x.shape[1] % 8 == 0:
+            out: Tensor = conv(x)
+            return out
+        return by_patches(x, conv, unfolded if x.requires_grad else self.patches)  # kernels know no gradient
 
     def with_intermediate(self, x: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """Return the features, and the pooled output of the stem and of each stage before its last ReLU."""

@@ -14,7 +14,7 @@ from fedfeat.core.errors import ConfigError
 from fedfeat.data.augment import DeviceImages
 from fedfeat.geometry import gsa_loss
 from fedfeat.models import FlatModel, Network
-from fedfeat.models.backbones import BatchNorm
+from fedfeat.models.backbones import BatchNorm, ResNet
 
 if TYPE_CHECKING:
     from fedfeat.engines.cuda.kernels.descend import Descend
@@ -125,12 +125,15 @@ class Own(Plain):
         self._compiled: set[str] = set()  # names of work
 
     def prepare(self, network: Network) -> Network:
-        """Let BatchNorm train in our kernels."""
+        """Let BatchNorm train in our kernels, and the first convolution read its patches from one."""
         from fedfeat.engines.cuda.kernels.norm import norm_relu
+        from fedfeat.engines.cuda.kernels.patches import patches
 
         for module in super().prepare(network).modules():
             if isinstance(module, BatchNorm):
                 module.kernel = norm_relu
+            elif isinstance(module, ResNet):
+                module.patches = patches
         return network
 
     def transform(self, size: int) -> Transform:

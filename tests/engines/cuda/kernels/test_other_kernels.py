@@ -13,8 +13,9 @@ from fedfeat.data.augment import DeviceImages, plan_epoch
 from fedfeat.data.dataset import Augmentation
 from fedfeat.engines.cuda.kernels.augment import Augment
 from fedfeat.engines.cuda.kernels.descend import Descend
+from fedfeat.engines.cuda.kernels.patches import patches
 from fedfeat.models import FlatModel, LinearHead, Network
-from fedfeat.models.backbones import SmallCNN
+from fedfeat.models.backbones import ResNet, SmallCNN, by_patches, unfolded
 
 pytestmark = pytest.mark.interpreter
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -36,6 +37,21 @@ def test_augmented_images_are_those_of_pytorch(augmentation: Augmentation, shape
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-5)
     assert found.permute(0, 2, 3, 1).is_contiguous()
     assert Augment(images, torch.bfloat16)(chosen, *on_device).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("wide_stem", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 9, 6), (3, 1, 8, 8)])
+def test_patches_are_those_of_pytorch(wide_stem: bool, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    conv = ResNet(shape[1], wide_stem=wide_stem).stem[0].to(DEVICE)
+    images = torch.randn(shape, device=DEVICE)
+    assert torch.equal(patches(images, conv), unfolded(images, conv))
+    with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+        rounded = patches(images.to(memory_format=torch.channels_last), conv)
+        product = by_patches(images, conv, patches)
+    assert rounded.dtype == torch.bfloat16
+    torch.testing.assert_close(rounded.float(), unfolded(images, conv), rtol=2**-7, atol=0)  # the interpreter cuts
+    torch.testing.assert_close(product.float(), conv(images), rtol=2**-5, atol=2**-5)
 
 
 def model() -> FlatModel:
