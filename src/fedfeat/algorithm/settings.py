@@ -13,7 +13,7 @@ from fedfeat.core.settings import Settings
 class TrainSettings(Settings):
     """Local training and averaging, the same for every method."""
 
-    rounds: int = Field(100, ge=1, description="communication rounds per task")
+    rounds: int = Field(100, ge=1, le=100_000, description="communication rounds per task")
     local_epochs: int = Field(2, ge=1, description="passes over the local set per round")
     batch: int = Field(128, ge=1, description="samples per step; the last, smaller batch is kept")
     lr: float = Field(0.04, gt=0, description="learning rate at the start of each task")
