@@ -20,6 +20,7 @@ from fedfeat.models.backbones import Activation, BatchNorm
 TILE = 4096  # entries that one program holds at a time
 PARTS = 256  # into which an activation is cut for a sum; each is a program of its own
 WARPS = 4
+STAGES = 1  # tiles of a sum that are on their way at once
 # One compiled kernel serves batches of all sizes.
 SIZES = ("rows", "per_part", "parts", "height", "width")
 
@@ -56,7 +57,10 @@ def _affine(weight, bias, mean, rstd, column):
 
 
 @triton.jit(do_not_specialize=SIZES)
-def _moments_of_parts(x, sums, squares, rows, channels, per_part, ROWS: tl.constexpr, CHANNELS: tl.constexpr):
+def _moments_of_parts(
+    x, sums, squares, rows, channels, per_part,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """Sums of deviations from the first row, and of their squares, over one part of the rows."""
     part = tl.program_id(0)
     column = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -64,7 +68,7 @@ def _moments_of_parts(x, sums, squares, rows, channels, per_part, ROWS: tl.const
     total = tl.zeros([ROWS, CHANNELS], tl.float32)
     square = tl.zeros([ROWS, CHANNELS], tl.float32)
     end = tl.minimum(part * per_part + per_part, rows)
-    for start in range(part * per_part, end, ROWS):
+    for start in tl.range(part * per_part, end, ROWS, num_stages=STAGES):
         row = start + tl.arange(0, ROWS)
         inside = (row < end)[:, None]
         value = tl.load(x + row[:, None] * channels + column[None, :], mask=inside, other=0.0).to(tl.float32)
@@ -153,7 +157,8 @@ def _passed_on(
 @triton.jit(do_not_specialize=SIZES)
 def _gradients_of_parts(
     dy, dthin, x, y, weight, bias, mean, rstd, sums, products, rows, channels, per_part, height, width,
-    SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr, ROWS: tl.constexpr, CHANNELS: tl.constexpr,
+    SKIP: tl.constexpr, RELU: tl.constexpr, STEP: tl.constexpr,
+    ROWS: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Sums of the gradient, and of its product with the normalised activation, over one part of the rows."""
     part = tl.program_id(0)
@@ -162,7 +167,7 @@ def _gradients_of_parts(
     total = tl.zeros([ROWS, CHANNELS], tl.float32)
     product = tl.zeros([ROWS, CHANNELS], tl.float32)
     end = tl.minimum(part * per_part + per_part, rows)
-    for start in range(part * per_part, end, ROWS):
+    for start in tl.range(part * per_part, end, ROWS, num_stages=STAGES):
         row = start + tl.arange(0, ROWS)
         inside = (row < end)[:, None]
         gradient, value = _passed_on(
@@ -237,7 +242,7 @@ class NormRelu(torch.autograd.Function):
         launch(
             _moments_of_parts, (plan.parts, plan.across),
             x, parts[0], parts[1], plan.rows, plan.channels, plan.per_part,
-            ROWS=plan.tile, CHANNELS=plan.block, num_warps=WARPS,
+            ROWS=plan.tile, CHANNELS=plan.block, STAGES=STAGES, num_warps=WARPS,
         )  # fmt: skip
         launch(
             _join_moments, plan.joins,
@@ -265,7 +270,7 @@ class NormRelu(torch.autograd.Function):
         launch(
             _gradients_of_parts, (plan.parts, plan.across),
             dy, dthin, x, y, weight, bias, mean, rstd, parts[0], parts[1], plan.rows, plan.channels, plan.per_part,
-            *x.shape[2:], **kind, ROWS=plan.tile, num_warps=WARPS,
+            *x.shape[2:], **kind, ROWS=plan.tile, STAGES=STAGES, num_warps=WARPS,
         )  # fmt: skip
         launch(
             _join_gradients, plan.joins,
