@@ -14,7 +14,7 @@ from fedfeat.cli import app
 from fedfeat.cli.queue import read_queue
 from fedfeat.core.errors import ConfigError
 from fedfeat.runs.folder import RunFolder
-from fedfeat_reproduction.records import read_record
+from fedfeat_reproduction.records import read_record, record_of_run, write_record
 from toy import toy_table, write_toy
 
 
@@ -66,7 +66,7 @@ def test_what_is_finished_or_recorded_is_not_run_again(config: Path, tmp_path: P
     arguments = ("queue", file, "--out", tmp_path / "runs", "--results", tmp_path)
     assert "1 done now" in fedfeat(*arguments).output
     assert "1 done before" in fedfeat(*arguments, "--limit", "0").output
-    (tmp_path / f"{run.path.name}.json").touch()
+    write_record(record_of_run(run.path), tmp_path).rename(tmp_path / "whatever-its-name.json")
     assert f"nothing to run, 1 with a record in {tmp_path}" in fedfeat(*arguments).output.replace("\n", "")
 
 
