@@ -38,6 +38,7 @@ RECIPE_LOOK: Mapping[str, Any] = {
     "ms": 3.4,
 }
 TICKS = (5, 10, 20, 50, 100)  # gigabytes
+LEAST_SPAN = 10.0  # points of accuracy that a panel shows
 RECIPE_NAME = f"our recipe ({recommended.NAME})"
 
 
@@ -147,6 +148,9 @@ def _draw_panel(axis: Any, points: Sequence[TrafficPoint]) -> None:
     axis.set_xlim(4, 130)
     axis.minorticks_off()
     axis.margins(y=0.2)
+    low, high = axis.get_ylim()
+    missing = max(LEAST_SPAN - (high - low), 0.0) / 2
+    axis.set_ylim(low - missing, high + missing)
     axis.grid(visible=True, axis="both", color=GRID)
 
 
