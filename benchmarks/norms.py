@@ -1,6 +1,6 @@
 """What the norms of ResNet-18 cost on an NVIDIA GPU, forward and backward, with several ways to cut their sums.
 
-    PYTHONPATH=src python benchmarks/norms.py --parts 256,512 --warps 4,8 --stages 1,2,3
+    PYTHONPATH=src python benchmarks/norms.py --tiles 4096,8192 --parts 256,512 --warps 4,8 --stages 1,3
 
 Five streams replay the twenty norms of a training step each, as five clients do, without the convolutions between them.
 Times are in microseconds for each image; the first row is what the engine does.
@@ -93,18 +93,20 @@ def microseconds(device: torch.device) -> float:
     return min(taken) / (REPLAYS * STREAMS * BATCH) * 1e6
 
 
-def main(parts: Numbers = "256,512", warps: Numbers = "4,8", stages: Numbers = "1,2,3") -> None:
+def main(
+    tiles: Numbers = "4096", parts: Numbers = "256,512", warps: Numbers = "4,8", stages: Numbers = "1,2,3"
+) -> None:
     """Print what each way takes."""
     if not torch.cuda.is_available():
         raise SystemExit("norms: there is no NVIDIA GPU here")
-    usual = (norm.PARTS, norm.WARPS, norm.STAGES)
-    asked = product(*([int(word) for word in text.split(",")] for text in (parts, warps, stages)))
+    usual = (norm.TILE, norm.PARTS, norm.WARPS, norm.STAGES)
+    asked = product(*([int(word) for word in text.split(",")] for text in (tiles, parts, warps, stages)))
     rows = []
     for way in dict.fromkeys([usual, *asked]):
-        norm.PARTS, norm.WARPS, norm.STAGES = way
+        norm.TILE, norm.PARTS, norm.WARPS, norm.STAGES = way
         rows.append([*map(str, way), f"{microseconds(torch.device('cuda')):.2f}"])
         print(*rows[-1], flush=True)
-    print(markdown_table(["parts", "warps", "stages", "microseconds per image"], rows, 0))
+    print(markdown_table(["tile", "parts", "warps", "stages", "microseconds per image"], rows, 0))
 
 
 if __name__ == "__main__":
