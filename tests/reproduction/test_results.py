@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from paper_records import MakeRecord
 
+from fedfeat.config.config import parse_config
 from fedfeat.config.presets import Cell
 from fedfeat.config.renamed import BEFORE
 from fedfeat.core.settings import flatten
@@ -19,7 +20,7 @@ from fedfeat_reproduction.choices import answers, changes_in, find_variations, r
 from fedfeat_reproduction.page import changes_text
 from fedfeat_reproduction.records import Record, read_records
 from fedfeat_reproduction.render import rows_csv, rows_latex, rows_markdown
-from fedfeat_reproduction.results import RecordIndex, SeedMean, TableRow, with_other_forms
+from fedfeat_reproduction.results import RecordIndex, SeedMean, TableRow, setting_of, with_other_forms
 from fedfeat_reproduction.sources import FigureSource, can_calibrate, sources, trained_as
 from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, Value
 from toy_runs import run_toy
@@ -285,3 +286,41 @@ def test_no_record_of_before_gives_a_figure_under_what_is_done_today() -> None:
     assert figures
     assert all(figure.earlier for figure in figures)
     assert not any(RecordIndex(old).row(entry).ours for entry in main)
+
+
+@pytest.mark.parametrize(
+    ("method", "change", "other"),
+    [
+        ("fedcbdr+etf+balanced+distil", "feat.egc.prior_order=kept", False),
+        ("fedcbdr+etf+balanced+distil", "feat.gsa.tau=0.5", False),
+        ("fedcbdr+etf+balanced+distil", "fedcbdr.scale_logits=false", False),
+        ("fedcbdr+balanced", "fedcbdr.scale_logits=false", False),
+        ("fedcbdr+etf+gsa", "feat.gsa.tau=0.5", True),
+        ("fedcbdr+feat", "feat.egc.prior_order=kept", True),
+        ("fedcbdr+feat", "fedcbdr.scale_logits=false", False),
+        ("fedcbdr+feat", "feat.keep_tts=true", True),
+        ("fedcbdr", "fedcbdr.scale_logits=false", True),
+    ],
+)
+def test_settings_that_a_composition_does_not_read_make_no_other_experiment(
+    method: str, change: str, other: bool
+) -> None:
+    usual, changed = ({"method": method}, ()), ({"method": method}, (change,))
+    assert (setting_of(parse_config(*usual)) != setting_of(parse_config(*changed))) is other
+
+
+def test_undivided_logits_are_another_experiment_where_fedcbdrs_loss_stays() -> None:
+    kept = {"method": "fedcbdr+feat", "feat": {"keep_tts": True}}
+    assert setting_of(parse_config(kept)) != setting_of(parse_config(kept, ("fedcbdr.scale_logits=false",)))
+
+
+def test_figures_of_the_earlier_settings_stand_in_until_there_are_others(make_record: MakeRecord) -> None:
+    earlier = make_record("fedcbdr+feat", 60.0, overrides=("feat.egc.prior_order=kept",))
+    today = make_record("fedcbdr+feat", 65.0, seed=2024)
+    asked = entry("fedcbdr+feat")
+    assert RecordIndex([earlier]).row(asked).ours is None
+    found = RecordIndex([earlier], earlier=True).row(asked)
+    assert found.ours == SeedMean((60.0,), earlier=True)
+    assert "60.00†" in rows_markdown([found])
+    assert "† with the earlier settings" in rows_markdown([found])
+    assert RecordIndex([earlier, today], earlier=True).row(asked).ours == SeedMean((65.0,))
