@@ -11,14 +11,14 @@ from importlib import resources
 from typing import Any
 
 from fedfeat.config.config import Config, differing_keys, make_config, parse_config
-from fedfeat.config.presets import BUDGETS, SEEDS, Cell, bare_experiment, experiment
+from fedfeat.config.presets import BUDGETS, SEEDS, Cell, experiment
 from fedfeat.core.errors import ConfigError, FedfeatError, nearest
 from fedfeat.data.dataset import NO_AUGMENTATION
 from fedfeat.data.load import DATASETS
 from fedfeat.runs.identity import deciding_settings
 from fedfeat_reproduction.experiments import deciding_overrides, settings
 from fedfeat_reproduction.records import Record
-from fedfeat_reproduction.results import NOT_A_SETTING, setting_of, unread
+from fedfeat_reproduction.results import EARLIER, NOT_A_SETTING, setting_of, unread
 from fedfeat_reproduction.sources import PredictionName, after_tasks
 
 METHOD = "fedcbdr+feat+calibrate"
@@ -27,22 +27,14 @@ TITLE = "What the paper does not say: other answers than ours, and what they cha
 CELL = Cell("cifar10", 5, 0.5)
 QUICK_NOTE = "quick: built-in digits, a small network and few rounds; not the paper's setting, whose effects may differ"
 ABOUT_AUGMENTATION = {"data.augment", "feat.egc.prior_transform"}
-# What cells had before, and what the first runs had besides; pairs of them still tell what a choice is worth.
-EARLIER_RECIPE: Mapping[str, Any] = {
-    "model": {"init": "pytorch"},
-    "feat": {"logits": "cosine", "egc": {"prior_order": "kept"}},
-    "fedcbdr": {"mode": "class_quota", "scale_logits": False},
-    "calibrate": {"held_out": 0.05, "redraw": True, "negative": False, "least": 1, "rule": "accuracy"},
-}
-FIRST: Mapping[str, Any] = {
-    "feat": EARLIER_RECIPE["feat"],
-    "fedcbdr": {"scale_logits": False},
-    "calibrate": {
-        **EARLIER_RECIPE["calibrate"],
-        "held_out": 0.2,
-        "linear_deltas": tuple(i / 4 for i in range(41)),
-    },
-}
+# What the very first runs had besides the earlier settings; pairs of them still tell what a choice is worth.
+FIRST = (
+    *EARLIER,
+    "model.init=kaiming",
+    "fedcbdr.mode=paper",
+    "calibrate.held_out=0.2",
+    f"calibrate.linear_deltas={[i / 4 for i in range(41)]}",
+)
 
 
 @dataclass(frozen=True)
@@ -203,13 +195,9 @@ def changes_in(varied: Record, cell: Cell) -> dict[str, Any]:
 
 
 @cache
-def _usual_with(recipe: str, cell: Cell, method: str) -> Mapping[str, Any]:
-    return _changes(parse_config({**bare_experiment(cell, method, SEEDS[0]), **json.loads(recipe)}), cell)
-
-
-def changes_of(recipe: Mapping[str, Any], cell: Cell, method: str) -> Mapping[str, Any]:
-    """Return the settings in which a method differs, with other answers to the open choices, from its usual cell."""
-    return _usual_with(json.dumps(recipe), cell, method)
+def changes_of(overrides: tuple[str, ...], cell: Cell, method: str) -> Mapping[str, Any]:
+    """Return what overrides (``"key=value"``) change in the usual experiment of a cell, as far as a method reads it."""
+    return _changes(parse_config(experiment(cell, method), overrides), cell)
 
 
 def _changes(config: Config, cell: Cell) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from fedfeat_reproduction import choices, effects, recommended
 from fedfeat_reproduction.experiments import TableRuns, engine_overrides
 from fedfeat_reproduction.figures import FIGURES, PaperFigure, experiments_of
 from fedfeat_reproduction.records import Record
-from fedfeat_reproduction.results import RecordIndex, setting_of
+from fedfeat_reproduction.results import RecordIndex
 from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, select
 
 TRAINING_IMAGES = {"cifar10": 50_000, "cifar100": 50_000, "tiny-imagenet": 25_000}
@@ -166,7 +166,7 @@ def _of_figure(figure: PaperFigure, index: RecordIndex, results: Path, seeds: Se
     if drawn_numbers(figure, results).is_file():
         return Needed(figure.name, "", 1, 1, (), ())
     runs = experiments_of(figure, False, seeds)
-    left = tuple(config for config in runs if config.run.keep_models or not _recorded(index, config))
+    left = tuple(config for config in runs if config.run.keep_models or not index.knows(config))
     return Needed(figure.name, "", 1, 0 if left else 1, (), left)
 
 
@@ -174,13 +174,9 @@ def _of_choices(index: RecordIndex, seeds: Sequence[int]) -> Needed:
     shared, among = choices.ChoiceRuns(), effects.indices(index.records)
     alternatives = [a for a in choices.choose_alternatives() if shared.objection(a) is None]
     without = [a for a in alternatives if not effects.find_pairs(a, shared, among)]
-    left = tuple(config for config in shared.configs(alternatives, seeds) if not _recorded(index, config))
+    left = tuple(config for config in shared.configs(alternatives, seeds) if not index.knows(config))
     names = tuple(dict.fromkeys(a.choice.name for a in without))
     return Needed(choices.CHOICES, "", len(alternatives), len(alternatives) - len(without), names, left)
-
-
-def _recorded(index: RecordIndex, config: Config) -> bool:
-    return config.seed in index.by_setting.get((setting_of(config), config.method), {})
 
 
 def queue_lines(needs: Sequence[Needed], costs: Costs, seeds: Sequence[int]) -> Iterator[str]:

@@ -45,9 +45,7 @@ def figures_by_cell(index: RecordIndex) -> list[CellFigures]:
     for entry in TABLES[MAIN].entries:
         if entry.method == FEAT_F and entry.published is not None:
             recipe, rounds = _longest(index, entry.cell)
-            ours = index.row(entry).ours
-            today = None if ours and ours.earlier else ours
-            found.append(CellFigures(entry.cell, entry.published, today, recipe, rounds))
+            found.append(CellFigures(entry.cell, entry.published, index.row(entry).ours, recipe, rounds))
     return found
 
 

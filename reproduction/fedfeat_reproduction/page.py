@@ -20,7 +20,7 @@ from fedfeat_reproduction import choices, effects, overview, render
 from fedfeat_reproduction.choices import CHOICES, OpenChoice, Variation
 from fedfeat_reproduction.figures.overview import draw_overview
 from fedfeat_reproduction.records import Record, read_records
-from fedfeat_reproduction.results import OTHER_FORMS, RecordIndex, TableRow, other_forms, with_other_forms
+from fedfeat_reproduction.results import EARLIER, OTHER_FORMS, RecordIndex, TableRow, other_forms, with_other_forms
 from fedfeat_reproduction.sources import CALIBRATE, PredictionName
 from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, PaperTable
 
@@ -88,7 +88,7 @@ def _summary(index: RecordIndex) -> list[str]:
         return []
     rows = with_other_forms(rows, index)
     shown = render.rows_markdown([row for cell in cells for row in rows if row.entry.cell == cell])
-    told = [CELLS_PICTURE, _wrapped(overview.in_words(overview.figures_by_cell(index)))]
+    told = [CELLS_PICTURE, _wrapped(overview.in_words(overview.figures_by_cell(index.today())))]
     text = "\n".join([*told, read_readings()[SUMMARY]["all"].lstrip("\n"), shown])
     traffic = f"\n{TRAFFIC_PICTURE}\n{_wrapped(ABOUT_TRAFFIC)}" if overview.traffic_points(index) else ""
     return [f"## In short\n\n{text}{traffic}"]
@@ -203,8 +203,8 @@ def _variation_cells(variation: Variation) -> list[str]:
 def changes_text(changes: Mapping[str, Any], cell: Cell, method: str) -> str:
     """Return changed settings as a list, in which those that were changed together have one name."""
     told: list[str] = []
-    for name, recipe in (("the first settings", choices.FIRST), ("the earlier settings", choices.EARLIER_RECIPE)):
-        together = choices.changes_of(recipe, cell, method)
+    for name, overrides in (("the first settings", choices.FIRST), ("the earlier settings", EARLIER)):
+        together = choices.changes_of(overrides, cell, method)
         if len(together) > 1 and together.items() <= changes.items():
             told, changes = [*told, name], {k: v for k, v in changes.items() if k not in together}
     return ", ".join([*told, *(f"`{key} = {_value_text(value)}`" for key, value in changes.items())])

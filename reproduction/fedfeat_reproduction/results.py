@@ -139,6 +139,16 @@ class RecordIndex:
         other.overrides = deciding_overrides(overrides)
         return other
 
+    def today(self) -> RecordIndex:
+        """Return the same records, without those of the earlier settings in the place of others."""
+        other = copy(self)
+        other.earlier = False
+        return other
+
+    def knows(self, config: Config) -> bool:
+        """Whether there is a run of just this experiment, however it was computed."""
+        return config.seed in self.by_setting.get((setting_of(config), config.method), {})
+
     def has(self, cell: Cell, method: str) -> bool:
         """Whether there is a run of a method in a cell."""
         return any(self._runs(cell, method, changes) for changes in self._forms)

@@ -13,13 +13,13 @@ import typer
 
 from fedfeat.cli.progress import SweepProgress, console, exit_if_failed
 from fedfeat.cli.run import changes
-from fedfeat.config.config import Config, load_config
+from fedfeat.config.config import load_config
 from fedfeat.core.errors import ConfigError
 from fedfeat.runs.identity import tell_apart
 from fedfeat.runs.sweep import Planned, RunOutcome, finish_planned, plan
 from fedfeat.runs.sweep.planned import stored
 from fedfeat_reproduction.records import read_records, record_of_run, write_record
-from fedfeat_reproduction.results import setting_of
+from fedfeat_reproduction.results import RecordIndex
 
 
 def queue(
@@ -39,8 +39,8 @@ def queue(
     """Run a list of experiments in one process, as many as fit into a time; what is finished is not run again."""
     began = time.monotonic()
     queued = read_queue(file, out)
-    recorded = {_experiment(kept.parsed_config()) for kept in read_records(results)}
-    entries = [(seconds, run) for seconds, run in queued if _experiment(run.config) not in recorded]
+    known = RecordIndex(read_records(results))
+    entries = [(seconds, run) for seconds, run in queued if not known.knows(run.config)]
     names = tell_apart([run.config for _, run in entries])
     outcomes: list[RunOutcome] = []
     left = 0
@@ -57,11 +57,6 @@ def queue(
     counts = {"left for later": left, f"with a record in {results}": len(queued) - len(entries)}
     console.print(", ".join([progress.summary(), *(f"{n} {what}" for what, n in counts.items() if n)]))
     exit_if_failed(outcomes, console)
-
-
-def _experiment(config: Config) -> tuple[str, str, int]:
-    """Return what tells one experiment from another, however it is computed."""
-    return config.method, setting_of(config), config.seed
 
 
 def read_queue(path: Path, out: Path) -> list[tuple[float, Planned]]:

@@ -88,17 +88,10 @@ def experiment(cell: Cell, method: str, seed: int = SEEDS[0]) -> Table:
 
     Class order and partitions are the same for all seeds and methods; the seed decides initial weights and batches.
     """
-    table = {**bare_experiment(cell, method, seed), **RECIPE}
-    return {**table, "moon": {"mu": 5.0}} if cell.data == "cifar10" else table  # as published, and 1 elsewhere
-
-
-def bare_experiment(cell: Cell, method: str, seed: int) -> Table:
-    """Return the experiment with the defaults where the paper leaves a choice."""
-    name = "tiny-imagenet" if cell.data == "tiny" else cell.data
-    return {
+    table = {
         "method": method,
         "seed": seed,
-        "data": {"name": name},
+        "data": {"name": "tiny-imagenet" if cell.data == "tiny" else cell.data},
         "scenario": {
             "tasks": cell.tasks,
             "clients": cell.clients,
@@ -106,7 +99,9 @@ def bare_experiment(cell: Cell, method: str, seed: int) -> Table:
             "budget": cell.budget,
             **PARTITION,
         },
+        **RECIPE,
     }
+    return {**table, "moon": {"mu": 5.0}} if cell.data == "cifar10" else table  # as published, and 1 elsewhere
 
 
 @dataclass(frozen=True)
