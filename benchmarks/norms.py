@@ -104,7 +104,7 @@ def main(
     rows = []
     for way in dict.fromkeys([usual, *asked]):
         norm.TILE, norm.PARTS, norm.WARPS, norm.STAGES = way
-        rows.append([*map(str, way), f"{microseconds(torch.device('cuda')):.2f}"])
+        rows.append([*map(str, way), f"{microseconds(torch.device('cuda', 0)):.2f}"])
         print(*rows[-1], flush=True)
     print(markdown_table(["tile", "parts", "warps", "stages", "microseconds per image"], rows, 0))
 
