@@ -189,9 +189,12 @@ def answers(choice: OpenChoice, variations: Sequence[Variation]) -> list[Variati
     return [v for v in variations if set(v.changes) <= set(choice.keys)]
 
 
-def changes_in(varied: Record, cell: Cell) -> dict[str, Any]:
-    """Return the settings in which a record differs from the usual experiment of its cell, with its values."""
-    return _changes(varied.parsed_config(), cell)
+def changes_in(varied: Record, cell: Cell, usual: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the settings in which a record differs from the usual experiment of its cell, with its values.
+
+    :param usual: changes (``"key=value"``) to that experiment which do not count, such as a recipe.
+    """
+    return _changes(varied.parsed_config(), cell, usual)
 
 
 @cache
@@ -200,10 +203,10 @@ def changes_of(overrides: tuple[str, ...], cell: Cell, method: str) -> Mapping[s
     return _changes(parse_config(experiment(cell, method), overrides), cell)
 
 
-def _changes(config: Config, cell: Cell) -> dict[str, Any]:
-    usual = parse_config({**experiment(cell, config.method), **_teacher(config)})
+def _changes(config: Config, cell: Cell, usual: Sequence[str] = ()) -> dict[str, Any]:
+    expected = parse_config({**experiment(cell, config.method), **_teacher(config)}, usual)
     without = (*NOT_A_SETTING, *unread(config))
-    keys = differing_keys(deciding_settings(usual, without=without), deciding_settings(config, without=without))
+    keys = differing_keys(deciding_settings(expected, without=without), deciding_settings(config, without=without))
     return {key: _at(config.to_table(), key) for key in keys}
 
 

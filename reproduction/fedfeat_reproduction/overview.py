@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from fedfeat.config.presets import Cell
 from fedfeat_reproduction import recommended
-from fedfeat_reproduction.records import Record
 from fedfeat_reproduction.results import RecordIndex, SeedMean
 from fedfeat_reproduction.tables import MAIN, TABLES, PaperEntry, Value
 
@@ -82,21 +81,27 @@ def _compared(pairs: Iterable[tuple[SeedMean | None, Value]]) -> str:
 
 
 def traffic_points(index: RecordIndex) -> list[TrafficPoint]:
-    """Return what was recorded of the recipe, of FEAT_F and of FedCBDR with each length, for skew 0.5 and 5 clients."""
+    """Return what was recorded of the recipe, of FEAT_F and of FedCBDR with each length, for skew 0.5 and 5 clients.
+
+    Runs with the earlier settings stand in for the recipe alone.
+    """
     cells = [e.cell for e in TABLES[MAIN].entries if e.method == FEAT_F and (e.cell.beta, e.cell.clients) == (0.5, 5)]
     return [
-        TrafficPoint(cell, method, rounds, SeedMean(tuple(v for _, v in found)), _bytes(found), found[0][0].images)
+        point
         for cell in cells
         for method in (recommended.METHOD, FEAT_F, FEDCBDR)
         for rounds in sorted(LENGTHS)
-        if (found := _recorded(index, cell, method, rounds))
+        if (point := _traffic_point(index, cell, method, rounds))
     ]
 
 
-def _recorded(index: RecordIndex, cell: Cell, method: str, rounds: int) -> list[tuple[Record, float]]:
-    changes = recommended.SETTINGS if method == recommended.METHOD else ()
-    return index.with_settings((*changes, f"train.rounds={rounds}")).runs_of(PaperEntry(method, method, cell, None))
-
-
-def _bytes(found: Sequence[tuple[Record, float]]) -> float:
-    return statistics.fmean((kept.bytes_up + kept.bytes_down) / kept.config["scenario"]["clients"] for kept, _ in found)
+def _traffic_point(index: RecordIndex, cell: Cell, method: str, rounds: int) -> TrafficPoint | None:
+    ours = method == recommended.METHOD
+    index = index if ours else index.today()
+    index = index.with_settings((*(recommended.SETTINGS if ours else ()), f"train.rounds={rounds}"))
+    entry = PaperEntry(method, method, cell, None)
+    accuracy, records = index.row(entry).ours, [kept for kept, _ in index.runs_of(entry)]
+    if accuracy is None:
+        return None
+    sent = statistics.fmean((kept.bytes_up + kept.bytes_down) / cell.clients for kept in records)
+    return TrafficPoint(cell, method, rounds, accuracy, sent, records[0].images)

@@ -37,12 +37,13 @@ FedCBDR]({PICTURES / "traffic.svg"})
 """
 ABOUT_TRAFFIC = """Numbers beside points are rounds a task. Nearly all bytes are the model, so they grow with the
 rounds. Lines join runs on the same images."""
+ABOUT_HOLLOW = " Hollow diamonds are runs of the recipe with its earlier settings."
 LONG = 6  # numbers, from which on a list of them is shown by its ends
 
 
 def write_page(results: Path, out: Path) -> list[str]:
     """Write the page and draw its pictures; return what is left out of it, and why."""
-    index = RecordIndex(read_records(results))
+    index = RecordIndex(read_records(results), earlier=True)
     if not index.records:
         raise FedfeatError(f"{results}: no record of a run is there; 'fedfeat paper record RUN' writes one")
     write_atomically(out, render_page(index.records, effects.read_measured(results / effects.QUICK_FILE)).encode())
@@ -90,7 +91,9 @@ def _summary(index: RecordIndex) -> list[str]:
     shown = render.rows_markdown([row for cell in cells for row in rows if row.entry.cell == cell])
     told = [CELLS_PICTURE, _wrapped(overview.in_words(overview.figures_by_cell(index.today())))]
     text = "\n".join([*told, read_readings()[SUMMARY]["all"].lstrip("\n"), shown])
-    traffic = f"\n{TRAFFIC_PICTURE}\n{_wrapped(ABOUT_TRAFFIC)}" if overview.traffic_points(index) else ""
+    points = overview.traffic_points(index)
+    about = ABOUT_TRAFFIC + ABOUT_HOLLOW * any(point.accuracy.earlier for point in points)
+    traffic = f"\n{TRAFFIC_PICTURE}\n{_wrapped(about)}" if points else ""
     return [f"## In short\n\n{text}{traffic}"]
 
 

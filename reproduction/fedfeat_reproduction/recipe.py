@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedfeat.config.presets import Cell
-from fedfeat.config.recipes import RECIPES
 from fedfeat.core.files import write_atomically
-from fedfeat.core.settings import flatten
 from fedfeat.report.tables import markdown_table
 from fedfeat_reproduction.choices import cell_of, changes_in
-from fedfeat_reproduction.recommended import METHOD, NAME
+from fedfeat_reproduction.recommended import METHOD, SETTINGS
 from fedfeat_reproduction.records import Record
 from fedfeat_reproduction.results import SeedMean
 
@@ -60,9 +58,8 @@ def figures_markdown(figures: Figures) -> str:
 
 def _changes(kept: Record, cell: Cell) -> Changes:
     """Return what a run has that the recipe has not, beyond the validation split."""
-    recipe = flatten(RECIPES[NAME].settings)
-    found: Mapping[str, Any] = changes_in(kept, cell)
-    return tuple((k, v) for k, v in found.items() if k != "data.validation" and recipe.get(k) != v)
+    found = changes_in(kept, cell, SETTINGS)
+    return tuple((key, value) for key, value in found.items() if key != "data.validation")
 
 
 def _order(row: tuple[str, Changes]) -> tuple[bool, int, str, str]:

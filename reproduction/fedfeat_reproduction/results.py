@@ -49,6 +49,7 @@ EARLIER: tuple[str, ...] = (
     "calibrate.least=1",
     "calibrate.rule=accuracy",
 )
+RECIPE_EARLIER: tuple[str, ...] = ("data.trivial=0",)  # the same of the recommended recipe; no cell has it by itself
 # What identifies a run within its setting, and how it was computed, do not make it another setting.
 NOT_A_SETTING = ("method", "seed", *COMPUTATION)
 
@@ -180,13 +181,13 @@ class RecordIndex:
         for form, place in product(self._forms, sources(method)):
             kept = self._runs(cell, place.method, form).get(seed)
             if kept is not None and not (place.prediction == "plain" and _divides(kept)):
-                return Curve(kept, place, form == EARLIER)
+                return Curve(kept, place, bool(form))
         return None
 
     @property
     def _forms(self) -> tuple[tuple[str, ...], ...]:
         """What is changed beyond ``overrides``, in the order of preference."""
-        return ((), EARLIER) if self.earlier else ((),)
+        return ((), (*EARLIER, *RECIPE_EARLIER)) if self.earlier else ((),)
 
     def _values(
         self, entry: PaperEntry, places: Sequence[FigureSource], form: tuple[str, ...] = ()
@@ -204,11 +205,12 @@ class RecordIndex:
             values = self._values(entry, places, form)
             if values:
                 runs = [values[seed] for seed in sorted(values)]
-                return SeedMean(tuple(run.value for run in runs), any(run.held_out for run in runs), form == EARLIER)
+                return SeedMean(tuple(run.value for run in runs), any(run.held_out for run in runs), bool(form))
         return None
 
     def _runs(self, cell: Cell, method: str, form: tuple[str, ...] = ()) -> dict[int, Record]:
-        changed = (*form, *self.overrides)
+        bundles = tuple(change for change in self.overrides if change.startswith("recipe="))
+        changed = (*bundles, *form, *(change for change in self.overrides if change not in bundles))
         return self.by_setting.get((_expected(self.quick, changed, cell, method), method), {})
 
 

@@ -183,6 +183,12 @@ def test_the_recommended_recipe_is_what_its_recorded_runs_had() -> None:
     assert sum({key: config.get(key) for key in expected} == expected for config in tested) >= 10
 
 
+@pytest.mark.parametrize(("data", "strength"), [("cifar10", 0.5), ("tiny-imagenet", 0.5), ("svhn", 0), ("digits", 0)])
+def test_the_recommended_recipe_turns_photographs_and_no_digits(data: str, strength: float) -> None:
+    table = {"method": "fedfeat", "data": {"name": data}}
+    assert make_config(with_recipe(table, "fedfeat")).data.trivial == strength
+
+
 def test_the_recommended_composition_says_what_it_was_chosen_with(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from fedfeat_reproduction.figures.overview import draw_overview
 from fedfeat_reproduction.overview import figures_by_cell, in_words, traffic_points
 from fedfeat_reproduction.page import render_page
 from fedfeat_reproduction.records import Record, read_records
-from fedfeat_reproduction.results import RecordIndex
+from fedfeat_reproduction.results import RecordIndex, SeedMean
 
 ROOT = Path(__file__).parents[2]
 TINY = Cell("tiny", 10, 0.1, 10)
@@ -45,6 +45,20 @@ def test_every_cell_is_there_and_the_recipe_with_its_longest_runs(records: list[
     assert found[TINY].recipe is not None
     assert found[TINY].recipe.values == (24.0, 26.0)
     assert sum(c.recipe is None and c.ours is None for c in cells) == 21
+
+
+def test_runs_with_the_recipes_earlier_settings_stand_in_unless_they_are_counted(make_record: MakeRecord) -> None:
+    changes = (*recommended.SETTINGS, "data.trivial=0")
+    cell = Cell("cifar10", 5, 0.5)
+    before = make_record(recommended.METHOD, 76.0, cell=cell, overrides=changes)
+    found = {c.cell: c.recipe for c in figures_by_cell(RecordIndex([before], earlier=True))}
+    assert found[cell] == SeedMean((76.0,), earlier=True)
+    assert all(c.recipe is None for c in figures_by_cell(RecordIndex([before])))
+    new = make_record(recommended.METHOD, 77.0, cell=cell, overrides=recommended.SETTINGS)
+    index = RecordIndex([before, new], earlier=True)
+    assert {c.cell: c.recipe for c in figures_by_cell(index)}[cell] == SeedMean((77.0,))
+    assert [p.accuracy.earlier for p in traffic_points(index)] == [False]
+    assert [p.accuracy.earlier for p in traffic_points(RecordIndex([before], earlier=True))] == [True]
 
 
 def test_wins_losses_and_distances_are_counted(records: list[Record]) -> None:
@@ -82,7 +96,7 @@ def test_the_page_shows_both_pictures_and_the_counts(records: list[Record]) -> N
 
 @pytest.mark.slow
 def test_the_pictures_of_the_page_are_what_the_records_give(records: list[Record], tmp_path: Path) -> None:
-    drawn = draw_overview(RecordIndex(read_records(ROOT / "results")), tmp_path)
+    drawn = draw_overview(RecordIndex(read_records(ROOT / "results"), earlier=True), tmp_path)
     assert [path.name for path in drawn] == ["main-table.svg", "traffic.svg"]
     for path in drawn:
         kept = ROOT / "docs" / "images" / "paper" / path.name

@@ -31,7 +31,7 @@ def test_the_recipes_tables_are_what_the_records_give(tmp_path: Path, make_recor
     records = read_records(ROOT / "results")
     write_recipe_tables(records, copy)
     assert copy.read_text() == page.read_text(), "run: python -m fedfeat_reproduction"
-    method, changes = "fedcbdr+etf+balanced+distil", ("train.rounds=40", "train.weight_decay=0.0005")
+    method, changes = "fedcbdr+etf+balanced+distil", ('recipe="fedfeat"',)
     tested = [make_record(method, value, seed=i, overrides=changes) for i, value in enumerate((70, 72))]
     (row,) = collect([*tested, make_record("fedcbdr", 50)], validation=False).items()
     assert row[0] == (method, ())

@@ -75,7 +75,9 @@ def draw_cells(cells: Sequence[CellFigures]) -> Any:
             Line2D([], [], ls="none", label=r"FEAT$_{\mathrm{F}}$, ours", **_ours_look()),
             Line2D([], [], ls="none", label=RECIPE_NAME, **RECIPE_LOOK),
         ]
-        figure.legend(handles=handles, loc="outside upper center", ncols=3)
+        if any(figure and figure.earlier for found in cells for figure in (found.ours, found.recipe)):
+            handles.append(Line2D([], [], ls="none", label="hollow: earlier settings", **_hollow(RECIPE_LOOK)))
+        figure.legend(handles=handles, loc="outside upper center", ncols=4)
     return figure
 
 
@@ -89,10 +91,14 @@ def _draw_cell(axis: Any, row: int, found: CellFigures) -> None:
     for figure, at, look in ((found.ours, row + 0.02, _ours_look()), (found.recipe, row + 0.24, RECIPE_LOOK)):
         if figure is not None:
             axis.errorbar(figure.mean, at, xerr=figure.std or 0.0, ls="none", ecolor=look["color"], elinewidth=0.8)
-            axis.plot(figure.mean, at, ls="none", **look)
+            axis.plot(figure.mean, at, ls="none", **(_hollow(look) if figure.earlier else look))
     if found.recipe is not None and found.rounds != LENGTHS[0]:
         at = found.recipe.mean + (found.recipe.std or 0.0) + 1.5
         axis.text(at, row + 0.24, f"{found.rounds} rounds", va="center", fontsize=6, color=RECIPE_LOOK["color"])
+
+
+def _hollow(look: Mapping[str, Any]) -> dict[str, Any]:
+    return {**look, "mfc": PAPER}
 
 
 def _published_look() -> dict[str, Any]:
@@ -126,10 +132,11 @@ def draw_traffic(points: Sequence[TrafficPoint]) -> Any:
 
 
 def _draw_panel(axis: Any, points: Sequence[TrafficPoint]) -> None:
-    for method, images in dict.fromkeys((p.method, p.images) for p in points):
-        line = [p for p in points if (p.method, p.images) == (method, images)]
+    for kind in dict.fromkeys((p.method, p.images, p.accuracy.earlier) for p in points):
+        line = [p for p in points if (p.method, p.images, p.accuracy.earlier) == kind]
+        method, _, earlier = kind
         ours = method == recommended.METHOD
-        look = {**RECIPE_LOOK, "ls": "-"} if ours else method_look(method)
+        look = {**(_hollow(RECIPE_LOOK) if earlier else RECIPE_LOOK), "ls": "-"} if ours else method_look(method)
         at = [p.bytes_per_client / 1e9 for p in line]
         axis.plot(at, [p.accuracy.mean for p in line], label=RECIPE_NAME if ours else method_name(method), **look)
         for place, point in zip(at, line, strict=True):

@@ -76,8 +76,8 @@ def _remark(config: Config) -> str | None:
         if config.recipe == name and not short_name(config.method).startswith(name):
             return f"the recipe {name} is that of {parts}, and this run trains {config.method}; --set method={name}"
         if config.method == parts and config.recipe != name:
-            settings = flatten(RECIPES[name].settings)
-            missing = [f"{key} = {value}" for key, value in settings.items() if table.get(key) != value]
+            chosen = flatten(RECIPES[name].table(config.data.name))
+            missing = [f"{k} = {v}" for k, v in chosen.items() if k != "recipe" and table.get(k) != v]
             if missing:
                 return f"{name} was chosen with {' and '.join(missing)}; '--recipe {name}' sets that"
     return None

@@ -17,6 +17,7 @@ from fedfeat.core.settings import merge
 
 Table = dict[str, Any]
 ONLY = "only"  # table of the settings for single data sets
+PHOTOGRAPHS = ("cifar10", "cifar100", "tiny-imagenet")
 FIXED = ("method", "seed", "plugins", "recipe", "run")
 
 
@@ -81,14 +82,15 @@ _TEMPERATURES = Recipe(
 _RECOMMENDED = Recipe(
     "fedfeat",
     "what the composition of this name was chosen with: 40 rounds per task, weight decay 5e-4, cosines times 16, "
-    "exemplars equally many of each class, PyTorch's initial weights",
+    "exemplars equally many of each class, PyTorch's initial weights; TrivialAugment at half its strength on CIFAR and "
+    "TinyImageNet",
     {
         "model": {"init": "pytorch"},
         "train": {"rounds": 40, "weight_decay": 5e-4},
         "fedcbdr": {"mode": "class_quota"},
         "feat": {"logits": "cosine", "logit_scale": 16.0},
     },
-    {},
+    {name: {"data": {"trivial": 0.5}} for name in PHOTOGRAPHS},  # digits and letters are not to be turned
 )
 RECIPES = {recipe.name: recipe for recipe in (_RECOMMENDED, _RELEASED, _TEMPERATURES)}
 
