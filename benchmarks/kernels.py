@@ -1,6 +1,6 @@
 """Where the time of a training step goes on an NVIDIA GPU, as a table of kernels.
 
-    PYTHONPATH=src python benchmarks/kernels.py --methods replay+etf,replay+etf+balanced+distil
+    PYTHONPATH=src python benchmarks/kernels.py --methods replay+etf,replay+etf+balanced+distil --set data.trivial=0.5
 
 Rounds of the second task of CIFAR-100 in five tasks are run under PyTorch's profiler. Times are of kernels, in
 microseconds for each trained image. Several clients train at once, so kernels overlap and their sum is larger than the
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,7 +33,7 @@ KINDS = (
     ("convolutions and matrix products", r"conv|gemm|cutlass|xmma|fprop|sm90_|sm80_|nvjet"),
     ("normalisation, shortcut and ReLU", r"_normalise|_moments|_join|_gradients_of_parts|_descend|batch_norm"),
     ("SGD", r"sgd|descend"),
-    ("augmentation", r"_augment"),
+    ("augmentation", r"_augment|_trivial"),
     ("copies and casts", r"copy|Memcpy|Memset|cast"),
     ("other", r""),
 )
@@ -79,10 +79,14 @@ class KernelWatch:
             raise _Enough
 
 
-def profiled(method: str, rounds: int, skipped: int = 3, *, autotune: bool = False) -> KernelWatch:
+def profiled(
+    method: str, rounds: int, settings: Sequence[str] = (), skipped: int = 3, *, autotune: bool = False
+) -> KernelWatch:
     """Run a method up to some rounds of its second task, and return what was seen."""
     changes = [f"method={method}", "engine.name=cuda", "engine.device=cuda", "engine.precision=bf16"]
-    config = load_config(Path("cifar100-5"), [*changes, f"train.rounds={skipped + rounds}", "run.keep_models=false"])
+    config = load_config(
+        Path("cifar100-5"), [*settings, *changes, f"train.rounds={skipped + rounds}", "run.keep_models=false"]
+    )
     watch = KernelWatch(2, skipped, rounds)
     experiment = Experiment(config)
     torch.backends.cudnn.benchmark = autotune  # before the first convolution: what is chosen for a shape stays
@@ -95,6 +99,7 @@ def main(
     methods: Annotated[str, typer.Option(help="comma-separated methods")] = "replay+etf,replay+etf+balanced+distil",
     rounds: Annotated[int, typer.Option(min=1, help="rounds that are profiled")] = 3,
     names: Annotated[int, typer.Option(min=0, help="kernels that are listed by name, the longest first")] = 12,
+    set: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="settings of the runs")] = None,
     autotune: Annotated[bool, typer.Option("--autotune", help="let cuDNN time its reproducible algorithms")] = False,
 ) -> None:
     """Print where the time goes."""
@@ -102,7 +107,7 @@ def main(
         raise SystemExit("kernels: there is no NVIDIA GPU here; benchmarks/loop.py measures on a CPU")
     columns: dict[str, dict[str, float]] = {}
     for method in methods.split(","):
-        watch = profiled(method, rounds, autotune=autotune)
+        watch = profiled(method, rounds, set or (), autotune=autotune)
         kernels = [(e.key, e.self_device_time_total) for e in watch.profiler.key_averages()]
         columns[method] = per_image(kernels, watch.images)
         print(f"\n{method}: {watch.images / watch.seconds:,.0f} images/s under the profiler")

@@ -65,8 +65,11 @@ class Plain:
                 module.num_batches_tracked = None
         return network
 
-    def transform(self, size: int) -> Transform:
-        """Return the augmentation of a batch, from bytes to normalised images."""
+    def transform(self, size: int, columns: int) -> Transform:
+        """Return the augmentation of a batch, from bytes to normalised images.
+
+        :param columns: of a plan's further changes.
+        """
         return self.images.transformed
 
     def forward(self, network: Network, size: int) -> Backbone:
@@ -93,10 +96,10 @@ class Compiled(Plain):
         self._forward: Backbone | None = None
         self._transform: Transform | None = None
 
-    def transform(self, size: int) -> Transform:
+    def transform(self, size: int, columns: int) -> Transform:
         """Return the augmentation as a single kernel."""
-        if size != self.batch:
-            return super().transform(size)
+        if size != self.batch or columns:
+            return super().transform(size, columns)
         if self._transform is None:
             self._transform = torch.compile(self.images.transformed, fullgraph=True, dynamic=False)
         return self._transform
@@ -136,11 +139,12 @@ class Own(Plain):
                 module.patches = patches
         return network
 
-    def transform(self, size: int) -> Transform:
-        """Return the augmentation as a single kernel."""
+    def transform(self, size: int, columns: int) -> Transform:
+        """Return the augmentation as a single kernel, if there is one for it."""
         from fedfeat.engines.cuda.kernels.augment import Augment
 
-        return Augment(self.images, self.dtype)
+        one = Augment.serves(self.images, columns)
+        return Augment(self.images, self.dtype) if one else super().transform(size, columns)
 
     def loss(self, term: LossTerm) -> Callable[[Step], Tensor]:
         """Return a loss term in kernels of our own where there are any for it."""

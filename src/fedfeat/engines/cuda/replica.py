@@ -165,7 +165,8 @@ class Replica:
     def graph(self, size: int, kind: Kind) -> torch.cuda.CUDAGraph:
         """Return the captured step for a batch size, capturing it on first use; what it trains is put back."""
         if (size, kind) not in self.graphs:
-            backbone, transform = self.arithmetic.forward(self.network, size), self._transform(size)
+            backbone = self.arithmetic.forward(self.network, size)
+            transform = self.arithmetic.transform(size, self.changes.shape[1])
             look = self.look_ahead(kind)
             self.network.train()
             parts = self.parts[kind]
@@ -185,7 +186,7 @@ class Replica:
         return self.looks[kind]
 
     def _captured_look(self, references: Sequence[ReferenceFunction]) -> LookAhead:
-        transform = self._transform(BATCHES * self.train.batch)
+        transform = self.arithmetic.transform(BATCHES * self.train.batch, self.changes.shape[1])
 
         def images_of(rows: Tensor) -> Tensor:
             return self._augmented(rows, self.order[rows], transform)
@@ -194,10 +195,6 @@ class Replica:
         with torch.cuda.stream(self.stream):
             look.capture(self._capture)
         return look
-
-    def _transform(self, size: int) -> Transform:
-        # Kernels of our own read bytes, and do no more than crop, mirror and brighten them.
-        return self.images.transformed if self.changes.shape[1] else self.arithmetic.transform(size)
 
     def encode_ahead(self, indices: Tensor) -> None:
         """Launch the encoding of what will be asked for next; another model that is loaded first makes it void."""

@@ -58,7 +58,7 @@ def kind_of(value: Any) -> str:
 
 
 def walk() -> None:
-    """Launch what a client's step launches, in bf16: augmentation, network, alignment, both backward, SGD."""
+    """Launch what a client's step launches, in bf16: augmentations, network, alignment, both backward, SGD."""
     rng = np.random.default_rng(0)
     pixels, labels = rng.integers(0, 256, (8, 32, 32, 3), dtype=np.uint8), np.zeros(8, dtype=np.int64)
     plain = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
@@ -66,6 +66,7 @@ def walk() -> None:
     images = DeviceImages(pixels, labels, mean=plain[0], std=plain[1], augmentation=crops, device=torch.device("cpu"))
     draws = plan_epoch(rng, 8, crops)
     seen = Augment(images, torch.bfloat16)(draws.order, draws.crops, draws.flips, draws.brightness)
+    Augment(images, torch.bfloat16)(draws.order, draws.crops, draws.flips, draws.brightness, torch.zeros(8, 2))
     head = LinearHead(512, seed=0)
     head.grow(4, 0)
     network = Network(ResNet(3), head)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ pytest.importorskip("triton")
 
 from fedfeat.data.augment import DeviceImages, plan_epoch
 from fedfeat.data.dataset import Augmentation
+from fedfeat.data.trivial import OPERATIONS
 from fedfeat.engines.cuda.kernels.augment import Augment
 from fedfeat.engines.cuda.kernels.descend import Descend
 from fedfeat.engines.cuda.kernels.patches import patches
@@ -37,6 +40,43 @@ def test_augmented_images_are_those_of_pytorch(augmentation: Augmentation, shape
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-5)
     assert found.permute(0, 2, 3, 1).is_contiguous()
     assert Augment(images, torch.bfloat16)(chosen, *on_device).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("augmentation", [Augmentation(), Augmentation(2, True, 0.4)])
+@pytest.mark.parametrize("shape", [(18, 24, 3), (20, 17, 1)])
+def test_trivially_augmented_images_are_those_of_pytorch(augmentation: Augmentation, shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    strengths = torch.tensor([-1.0, -0.4, 0.0, 0.5, 1.0])
+    plans = torch.cartesian_prod(torch.arange(float(len(OPERATIONS))), strengths)
+    count = len(plans)
+    smooth = np.clip(rng.normal(120, 45, (count, 5, 6, shape[2])), 0, 255).astype(np.uint8)  # few values, some edges
+    pixels = np.repeat(np.repeat(smooth, 4, axis=1), 4, axis=2)[:, : shape[0], : shape[1]]
+    mean, std = tuple(rng.random(shape[2])), tuple(0.1 + rng.random(shape[2]))
+    more, labels = replace(augmentation, trivial=1.0), np.zeros(count, dtype=np.int64)
+    images = DeviceImages(pixels, labels, mean=mean, std=std, augmentation=more, device=DEVICE)
+    draws = plan_epoch(rng, count, more)._replace(changes=plans)
+    on_device = [t.to(DEVICE) for t in draws[1:]]
+    chosen = draws.order.to(DEVICE)
+    wanted = images.transformed(chosen, *on_device)
+    found = Augment(images, torch.float32)(chosen, *on_device)
+    apart = (found - wanted).abs().flatten(1).amax(dim=1) > 1e-4
+    assert not apart.any(), {(OPERATIONS[int(o)], s) for o, s in plans[apart.cpu()].tolist()}
+    plain = DeviceImages(pixels, labels, mean=mean, std=std, augmentation=augmentation, device=DEVICE)
+    changed = (plain.transformed(chosen, *on_device[:3]) - wanted).abs().flatten(1).amax(dim=1) > 0.01
+    assert {OPERATIONS[int(o)] for o in plans[changed.cpu(), 0]} | {"identity", "colour"} == set(OPERATIONS)
+
+
+def test_one_kernel_serves_trivialaugment_alone_and_images_that_are_not_too_large() -> None:
+    def images(side: int, **more: float) -> DeviceImages:
+        pixels, labels = np.zeros((1, side, side, 3), dtype=np.uint8), np.zeros(1, dtype=np.int64)
+        augmentation = Augmentation(2, True, 0.4, **more)
+        return DeviceImages(pixels, labels, mean=(0,) * 3, std=(1,) * 3, augmentation=augmentation, device=DEVICE)
+
+    assert Augment.serves(images(8), 0)
+    assert Augment.serves(images(64, trivial=1.0), 2)
+    assert not Augment.serves(images(65, trivial=1.0), 2)
+    assert not Augment.serves(images(8, cutout=0.5), 2)
+    assert not Augment.serves(images(8, trivial=1.0), 11)  # with pasted exemplars
 
 
 @pytest.mark.parametrize("wide_stem", [False, True])
