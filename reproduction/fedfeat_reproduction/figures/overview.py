@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.config.presets import DATASETS
+from fedfeat.config.recipes import RECIPES
 from fedfeat_reproduction import recommended
 from fedfeat_reproduction.figures.style import (
     GRID,
@@ -21,7 +22,6 @@ from fedfeat_reproduction.figures.style import (
 )
 from fedfeat_reproduction.overview import (
     FEAT_F,
-    LENGTHS,
     CellFigures,
     TrafficPoint,
     figures_by_cell,
@@ -40,6 +40,7 @@ RECIPE_LOOK: Mapping[str, Any] = {
 TICKS = (5, 10, 20, 50, 100)  # gigabytes
 LEAST_SPAN = 10.0  # points of accuracy that a panel shows
 RECIPE_NAME = f"our recipe ({recommended.NAME})"
+ROUNDS = RECIPES[recommended.NAME].settings["train"]["rounds"]
 
 
 def draw_overview(index: RecordIndex, folder: Path) -> list[Path]:
@@ -73,7 +74,7 @@ def draw_cells(cells: Sequence[CellFigures]) -> Any:
         handles = [
             Line2D([], [], ls="none", label=r"FEAT$_{\mathrm{F}}$ published", **_published_look()),
             Line2D([], [], ls="none", label=r"FEAT$_{\mathrm{F}}$, ours", **_ours_look()),
-            Line2D([], [], ls="none", label=RECIPE_NAME, **RECIPE_LOOK),
+            Line2D([], [], ls="none", label=f"{RECIPE_NAME}, {ROUNDS} rounds", **RECIPE_LOOK),
         ]
         if any(figure and figure.earlier for found in cells for figure in (found.ours, found.recipe)):
             handles.append(Line2D([], [], ls="none", label="hollow: earlier settings", **_hollow(RECIPE_LOOK)))
@@ -92,9 +93,6 @@ def _draw_cell(axis: Any, row: int, found: CellFigures) -> None:
         if figure is not None:
             axis.errorbar(figure.mean, at, xerr=figure.std or 0.0, ls="none", ecolor=look["color"], elinewidth=0.8)
             axis.plot(figure.mean, at, ls="none", **(_hollow(look) if figure.earlier else look))
-    if found.recipe is not None and found.rounds != LENGTHS[0]:
-        at = found.recipe.mean + (found.recipe.std or 0.0) + 1.5
-        axis.text(at, row + 0.24, f"{found.rounds} rounds", va="center", fontsize=6, color=RECIPE_LOOK["color"])
 
 
 def _hollow(look: Mapping[str, Any]) -> dict[str, Any]:
