@@ -31,7 +31,8 @@ from fedfeat.models.backbones import BatchNorm, ResNet
 
 HOPPER = GPUTarget("cuda", 90, 32)
 DTYPES = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.uint8: "u8", torch.bool: "i1", torch.int64: "i64"}
-Source = tuple[Any, tuple[tuple[str, str], ...], tuple[tuple[str, Any], ...], int]
+OPTIONS = {"num_warps": 4, "enable_fp_fusion": True}  # of the compiler, and what it does by default
+Source = tuple[Any, tuple[tuple[str, str], ...], tuple[tuple[str, Any], ...], tuple[tuple[str, Any], ...]]
 
 
 class Notes:
@@ -42,12 +43,12 @@ class Notes:
 
     def note(self, kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any]) -> None:
         """Take one launch."""
-        warps = options.pop("num_warps", 4)
+        chosen = tuple((name, options.pop(name, usual)) for name, usual in OPTIONS.items())
         given = dict(zip(kernel.arg_names, args, strict=False)) | options
         types = {name: kind_of(value) for name, value in given.items()}
         fixed = {name: given[name] for name in given if name in options or given[name] is None}
         signature = tuple((name, "constexpr" if name in fixed else types[name]) for name in kernel.arg_names)
-        self.sources[kernel, signature, tuple(fixed.items()), warps] = None
+        self.sources[kernel, signature, tuple(fixed.items()), chosen] = None
 
 
 def kind_of(value: Any) -> str:
@@ -89,14 +90,14 @@ def walk() -> None:
 
 def compiled(source: Source) -> str:
     """Compile one kind for Hopper and return the kernel's name; the assembler's output has to be there."""
-    kernel, signature, fixed, warps = source
+    kernel, signature, fixed, options = source
     names = [name for name, _ in signature]
     constants = {(names.index(name),): value for name, value in fixed}
     aligned = {(place,): [["tt.divisibility", 16]] for place, (_, kind) in enumerate(signature) if kind[0] == "*"}
     made = triton.compile(
         ASTSource(fn=kernel, signature=dict(signature), constexprs=constants, attrs=aligned),
         target=HOPPER,
-        options={"num_warps": warps},
+        options=dict(options),
     )
     assert made.asm["cubin"], kernel.__name__
     return str(kernel.__name__)

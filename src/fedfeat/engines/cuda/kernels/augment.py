@@ -191,5 +191,6 @@ class Augment:
                 _trivial, (len(indices),),
                 source.images, indices, crops, flips, brightness, changes, source.scale, source.shift, out, *sizes,
                 **usual, COLUMNS=COLUMNS, PIXELS=triton.next_power_of_2(height * width), num_warps=WARPS,
+                enable_fp_fusion=False,  # a product is rounded before it is added to, as by PyTorch's operations
             )  # fmt: skip
         return out.permute(0, 3, 1, 2)
