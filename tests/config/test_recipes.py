@@ -187,6 +187,8 @@ def test_the_recommended_recipe_is_what_its_recorded_runs_had() -> None:
 def test_the_recommended_recipe_turns_photographs_and_no_digits(data: str, strength: float) -> None:
     table = {"method": "fedfeat", "data": {"name": data}}
     assert make_config(with_recipe(table, "fedfeat")).data.trivial == strength
+    assert make_config({}, ["recipe=fedfeat", f"data.name={data}"]).data.trivial == strength
+    assert make_config({}, ["recipe=fedfeat", f"data.name={data}", "data.trivial=0.2"]).data.trivial == 0.2
 
 
 def test_the_recommended_composition_says_what_it_was_chosen_with(

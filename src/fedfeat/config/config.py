@@ -13,7 +13,7 @@ from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.settings import PrivacySettings, TrainSettings
 from fedfeat.config.plugins import load_installed, load_plugins
 from fedfeat.config.presets import COMPOSITIONS, METHOD, PRESETS
-from fedfeat.config.recipes import with_recipe
+from fedfeat.config.recipes import dataset_of, with_recipe
 from fedfeat.config.renamed import with_new_names
 from fedfeat.config.settings import EngineSettings, FederationSettings, RunSettings, TrackerSettings
 from fedfeat.core.errors import ConfigError, closest, nearest
@@ -208,10 +208,12 @@ def parse_config(
     """Check the settings alone: their method is not built, so what it would read need not be on this machine."""
     merged = with_new_names(table, where=where)
     given: dict[str, str] = {}
-    for override in overrides:
-        change = with_new_names(parse_override(override), where="--set")
+    changes = [with_new_names(parse_override(override), where="--set") for override in overrides]
+    for place, change in enumerate(changes):
         recipe = change.get("recipe")
-        changed = merge(merged, change) if recipe is None else with_recipe(merged, str(recipe))
+        changed = merge(merged, change)
+        if recipe is not None:
+            changed = with_recipe(merged, str(recipe), dataset_of(merged, *changes[place:]))
         given |= dict.fromkeys(differing_keys(merged, changed), "--set" if recipe is None else f"--recipe {recipe}")
         merged = changed
     load_installed(reserved=Config.model_fields)

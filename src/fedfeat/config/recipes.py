@@ -116,10 +116,17 @@ def find_recipe(name: str) -> Recipe:
     return Recipe(path.stem, f"settings of {path}", table, only)
 
 
-def with_recipe(table: Mapping[str, Any], name: str | None) -> Table:
-    """Return the tables of a configuration with a bundle on top; without a name, as they are."""
+def with_recipe(table: Mapping[str, Any], name: str | None, dataset: str | None = None) -> Table:
+    """Return the tables of a configuration with a bundle on top; without a name, as they are.
+
+    :param dataset: the data set that it is for; by default that of the configuration.
+    """
     if name is None:
         return dict(table)
-    data = table.get("data")
-    dataset = data.get("name", "") if isinstance(data, Mapping) else ""
-    return merge(table, find_recipe(name).table(dataset))
+    return merge(table, find_recipe(name).table(dataset_of(table) if dataset is None else dataset))
+
+
+def dataset_of(*tables: Mapping[str, Any]) -> str:
+    """Return the last name of a data set that tables give, or nothing."""
+    parts = [table["data"] for table in tables if isinstance(table.get("data"), Mapping)]
+    return next((str(part["name"]) for part in reversed(parts) if "name" in part), "")
