@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.core.errors import ConfigError, MissingExtra
+from fedfeat.core.errors import ConfigError, MissingExtra, required
 from fedfeat.methods.class_names.settings import TextSettings
 
 PACKAGES = {
@@ -186,9 +186,6 @@ def _checked(features: Tensor, width: int | None, path: Path) -> Tensor:
 
 def _pictures(pixels: np.ndarray) -> list[Any]:
     """Return PIL images, grey ones as RGB: the towers' own preprocessing starts from those."""
-    try:
-        image = importlib.import_module("PIL.Image")
-    except ImportError as error:
-        raise MissingExtra("pillow", "clip", "encoding images") from error
+    image = required("PIL.Image", "clip", "encoding images", package="pillow")
     rgb = np.repeat(pixels, 3, axis=3) if pixels.shape[3] == 1 else pixels
     return [image.fromarray(p) for p in np.ascontiguousarray(rgb)]
