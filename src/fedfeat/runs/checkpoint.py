@@ -30,7 +30,7 @@ from torch import Tensor
 
 from fedfeat.algorithm.tables import Tables
 from fedfeat.core.errors import CheckpointError
-from fedfeat.core.files import json_ready, sha256, write_atomically
+from fedfeat.core.files import json_digest, json_ready, sha256, write_atomically
 from fedfeat.core.payload import State
 from fedfeat.federation.exchange import Traffic
 from fedfeat.federation.progress import Progress
@@ -152,7 +152,7 @@ class CheckpointFolder:
         if not isinstance(manifest, dict):
             raise ValueError("manifest.json does not hold a table")
         checksum = manifest.pop("checksum")
-        if checksum != _digest(manifest):
+        if checksum != json_digest(manifest):
             raise ValueError("the checksum of manifest.json does not match")
         for name, expected in manifest["files"].items():
             if name.startswith(within):
@@ -225,11 +225,7 @@ class CheckpointFolder:
 def _write_manifest(folder: Path, described: Mapping[str, Any]) -> None:
     """Write the manifest, which comes last: a folder without a valid one is not a checkpoint."""
     manifest = json_ready(described)
-    write_atomically(folder / "manifest.json", json.dumps({**manifest, "checksum": _digest(manifest)}).encode())
-
-
-def _digest(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    write_atomically(folder / "manifest.json", json.dumps({**manifest, "checksum": json_digest(manifest)}).encode())
 
 
 def _server_tensors(progress: Progress) -> dict[str, Tensor]:

@@ -5,8 +5,6 @@ Run folders, checkpoints, sweeps and the reproduction all ask here; reports ask 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,6 +16,7 @@ from fedfeat.config.deciding import OWN_DATA, UNDECISIVE, deciding_tables, telli
 from fedfeat.config.presets import short_name
 from fedfeat.config.renamed import as_recorded, new_key, with_first_names, with_first_values
 from fedfeat.core.errors import CheckpointError
+from fedfeat.core.files import json_digest
 from fedfeat.core.settings import flatten
 from fedfeat.runs.folder import RunFolder
 
@@ -69,8 +68,7 @@ def identity(config: Config) -> str:
         changed["plugins"] = list(config.plugins)  # with their paths, as folders of sweeps were always named
     if config.run.keep_models:
         changed["keep_models"] = True
-    text = json.dumps({**changed, "method": config.method, "seed": config.seed}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    return json_digest({**changed, "method": config.method, "seed": config.seed})[:10]
 
 
 def folder_name(config: Config, told: Iterable[str] = ()) -> str:
