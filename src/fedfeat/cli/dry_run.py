@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from fedfeat.cli.progress import experiment_line
+from fedfeat.cli.progress import experiment_line, finish_all
 from fedfeat.config.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import refuse_unwritable
@@ -21,7 +21,7 @@ from fedfeat.runs.forecast import DryRuns, Forecast, TaskForecast, kind_of
 from fedfeat.runs.identity import tell_apart
 from fedfeat.runs.rehearsal import SECONDS
 from fedfeat.runs.remaining import duration
-from fedfeat.runs.sweep import Planned
+from fedfeat.runs.sweep import Planned, RunOutcome, RunPool
 from fedfeat.runs.sweep.planned import stored
 from fedfeat.runs.trackers.tracked import absent
 
@@ -59,6 +59,14 @@ def dry_run(config: Config, out: Path | None, console: Console) -> None:
     for line in (*_about(found), f"folder: {folder.path} (free)", *_warnings([config])):
         console.print(line)
     console.print(NOTHING, style="bold")
+
+
+def run_all(runs: Sequence[Planned], console: Console, pool: RunPool, *, dry: bool) -> list[RunOutcome]:
+    """Run what is missing; a dry run says what that is, and ends there."""
+    if not dry:
+        return finish_all(runs, console, pool)
+    dry_run_all(runs, console)
+    raise typer.Exit
 
 
 def dry_run_all(runs: Sequence[Planned], console: Console) -> None:
