@@ -30,12 +30,7 @@ FEW = 3  # settings that are told for every run; of more, only those that are no
 def deciding_settings(
     config: Config | Mapping[str, Any], *, place: bool = False, without: Collection[str] = ()
 ) -> Table:
-    """Return the nested tables of settings that decide a result, as checkpoints and results hold them.
-
-    :param config: a configuration, or its tables as they were read from a file of any version.
-    :param place: keep the path of one's own images, which is all that tells them from others.
-    :param without: dotted keys and tables that are left out besides.
-    """
+    """Return ``deciding_tables`` of a configuration, or of its tables as they were read from a file of any version."""
     if not isinstance(config, Config):
         return deciding_tables(as_recorded(config), place=place, without=without)
     table = config.to_table()

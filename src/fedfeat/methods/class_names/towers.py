@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fedfeat.core.errors import ConfigError, MissingExtra, required
+from fedfeat.core.files import expanded
 from fedfeat.methods.class_names.settings import TextSettings
 
 PACKAGES = {
@@ -42,7 +43,7 @@ def text_tower(settings: TextSettings) -> Tower:
 
 def check_tower(settings: TextSettings) -> Path:
     """Return where the model lies; a missing place or package is refused before anything is loaded."""
-    path = settings.location()
+    path = expanded(settings.path)
     if path is None or not path.exists():
         where = "no path is set" if path is None else f"{path} does not exist"
         raise ConfigError(
