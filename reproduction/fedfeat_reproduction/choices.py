@@ -109,9 +109,9 @@ class ChoiceRuns:
         """Data set, scenario and length of the runs, and what was changed for all of them."""
         usual = self.usual(METHOD)
         scenario = usual.scenario
-        cell = f"{usual.data.name}-{scenario.tasks}-beta{scenario.beta:g}-k{scenario.clients}"
+        cell = Cell(usual.data.name, scenario.tasks, scenario.beta, scenario.clients)
         others = [change for change in deciding_overrides(self.overrides) if not change.startswith("train.rounds=")]
-        return ", ".join([cell, f"{usual.train.rounds} rounds a task", *others])
+        return ", ".join([cell.name, f"{usual.train.rounds} rounds a task", *others])
 
     def usual(self, method: str, seed: int = SEEDS[0]) -> Config:
         """Return the experiment with all choices as ours."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedfeat.config.config import Config, differing_keys
 from fedfeat.config.deciding import OWN_DATA, UNDECISIVE, deciding_tables, telling_keys, without_folder
-from fedfeat.config.presets import short_name
+from fedfeat.config.presets import Cell, short_name
 from fedfeat.config.renamed import as_recorded, new_key, with_first_names, with_first_values
 from fedfeat.core.errors import CheckpointError
 from fedfeat.core.files import json_digest
@@ -72,9 +72,9 @@ def folder_name(config: Config, told: Iterable[str] = ()) -> str:
     :param told: dotted keys whose values stand in it besides.
     """
     scenario = config.scenario
-    where = f"{config.data.name}-{scenario.tasks}-beta{scenario.beta:g}-k{scenario.clients}"
+    where = Cell(config.data.name, scenario.tasks, scenario.beta, scenario.clients)
     values = flatten(deciding_settings(config, place=True))
-    begin, end = f"{where}-{config.method}", f"-seed{config.seed}-{identity(config)}"
+    begin, end = f"{where.name}-{config.method}", f"-seed{config.seed}-{identity(config)}"
     for key in told:
         more = f"-{key.rpartition('.')[2]}{_in_a_name(values[key])}" if key in values else ""
         if len(begin) + len(more) + len(end) <= LONGEST_NAME:
