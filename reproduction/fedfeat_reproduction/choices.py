@@ -109,9 +109,9 @@ class ChoiceRuns:
         """Data set, scenario and length of the runs, and what was changed for all of them."""
         usual = self.usual(METHOD)
         scenario = usual.scenario
-        cell = f"{usual.data.name}-{scenario.tasks}-beta{scenario.beta:g}-k{scenario.clients}"
+        cell = Cell(usual.data.name, scenario.tasks, scenario.beta, scenario.clients)
         others = [change for change in deciding_overrides(self.overrides) if not change.startswith("train.rounds=")]
-        return ", ".join([cell, f"{usual.train.rounds} rounds a task", *others])
+        return ", ".join([cell.name, f"{usual.train.rounds} rounds a task", *others])
 
     def usual(self, method: str, seed: int = SEEDS[0]) -> Config:
         """Return the experiment with all choices as ours."""
@@ -161,19 +161,16 @@ def find_variations(records: Iterable[Record]) -> list[Variation]:
     known = [(kept, cell, changes_in(kept, cell)) for kept in tested if (cell := cell_of(kept)) is not None]
     found = []
     for varied, cell, changes in known:
+        same = (cell, varied.method, varied.seed, varied.images)
         others = [
             (kept, given)
             for kept, where, given in known
-            if where == cell and _alike(kept, varied) and given.items() < changes.items()
+            if (where, kept.method, kept.seed, kept.images) == same and given.items() < changes.items()
         ]
         if others:
             usual, given = max(others, key=lambda other: len(other[1]))
             found.append(Variation(cell, {k: v for k, v in changes.items() if k not in given}, given, usual, varied))
     return found
-
-
-def _alike(a: Record, b: Record) -> bool:
-    return (a.method, a.seed, a.images) == (b.method, b.seed, b.images)
 
 
 def cell_of(kept: Record) -> Cell | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedfeat.config.config import Config, differing_keys, make_config
-from fedfeat.config.presets import PRESETS
+from fedfeat.config.presets import PRESETS, Cell
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
 from fedfeat.data.load import find_dataset
@@ -92,11 +92,11 @@ def _about(config: Config) -> dict[str, Any]:
     scenario, data = config.scenario, config.data.name
     shape, tasks = find_dataset(data).shape or (1, 1, 1), scenario.tasks
     images = TRAINING_IMAGES.get(data, 1) + _replays(config.method) * scenario.budget * tasks * (tasks - 1) // 2
-    split = f"{data}-{tasks}"
+    cell = Cell(data, tasks, scenario.beta, scenario.clients)
     return {
         "data": data,
-        "split": split,
-        "cell": f"{split}-beta{scenario.beta:g}-k{scenario.clients}",
+        "split": cell.split,
+        "cell": cell.name,
         "method": config.method,
         "work": config.train.rounds * config.train.local_epochs * images * shape[0] * shape[1],
     }

@@ -225,14 +225,9 @@ def other_forms(row: TableRow, index: RecordIndex) -> dict[str, TableRow]:
     found = {
         form: index.with_settings(changes).row(replace(entry, label=f"{entry.label}, {form}"))
         for form, changes in OTHER_FORMS.items()
-        if reads_egc(entry.method)
+        if {"feat", "egc"} & set(entry.method.split("+"))
     }
     return {form: other for form, other in found.items() if other.ours or other.calibrated}
-
-
-def reads_egc(method: str) -> bool:
-    """Say whether a method has the correction of which there are other forms."""
-    return bool({"feat", "egc"} & set(method.split("+")))
 
 
 def read(kept: Record, entry: PaperEntry, place: FigureSource) -> float | None:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from fedfeat.core.errors import FedfeatError, MissingExtra
+from fedfeat.federation.metrics import forgetting_by_task
 from fedfeat.report import curves_png
 from fedfeat.report.collect import find_runs, group_runs
 from fedfeat.report.figures import accuracy_curves
-from fedfeat.report.series import accuracy_curve, forgetting_by_task, mean_and_std, mean_matrix
+from fedfeat.report.series import accuracy_curve, mean_and_std, mean_matrix
 
 matplotlib = pytest.importorskip("matplotlib")
 

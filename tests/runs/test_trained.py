@@ -201,11 +201,11 @@ def test_a_damaged_checkpoint_is_not_called_a_model_to_come(tmp_path: Path) -> N
 
 def test_a_checkpoint_without_a_card_says_so(tmp_path: Path) -> None:
     run(tmp_path / "run", "replay", keep=False)
-    from fedfeat.runs.checkpoint import _digest
+    from fedfeat.core.files import json_digest
 
     for path in (tmp_path / "run" / "checkpoint").glob("*/manifest.json"):
         manifest = json.loads(path.read_text())
         del manifest["model"], manifest["checksum"]
-        path.write_text(json.dumps({**manifest, "checksum": _digest(manifest)}))
+        path.write_text(json.dumps({**manifest, "checksum": json_digest(manifest)}))
     with pytest.raises(CheckpointError, match="does not say what the model expects"):
         load_trained(tmp_path / "run")

@@ -116,9 +116,10 @@ def command(monkeypatch, names):
 
     for name, function in (("fedfeat.config.config", load_config), ("fedfeat.data", load_dataset)):
         monkeypatch.setattr(f"{name}.{function.__name__}", function)
-    from fedfeat.cli.show import scenario as app
+    from fedfeat.cli import app
 
-    return lambda *args: (CliRunner().invoke(app, ["show", *map(str, args)], catch_exceptions=False), seen)
+    arguments = ["scenario", "show"]
+    return lambda *args: (CliRunner().invoke(app, [*arguments, *map(str, args)], catch_exceptions=False), seen)
 
 
 def test_command_prints_the_scenario(command):

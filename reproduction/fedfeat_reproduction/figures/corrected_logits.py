@@ -13,9 +13,8 @@ from fedfeat.config.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.geometry import egc_gate, group_energies
 from fedfeat.methods.feat.correction import PRIOR_HEAD
-from fedfeat.methods.feat.settings import EGCSettings, FeatSettings
 from fedfeat.runs.sweep import RunOutcome
-from fedfeat_reproduction.figures.experiments import CIFAR10_3, configured, without_earlier_classes
+from fedfeat_reproduction.figures.experiments import CIFAR10_3, configured, feat_settings, without_earlier_classes
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row, means_over_seeds
 from fedfeat_reproduction.figures.runs import ModelView, finished, model_view
 from fedfeat_reproduction.figures.style import GRID, HEAD, INK, MUTED, PAGE, PAPER, TAIL, letter, paper_style, spaced
@@ -32,7 +31,7 @@ def configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
 
 def objection(configs: Sequence[Config]) -> str | None:
     """Object to runs that do not correct predictions after the second task."""
-    for egc in map(_egc, configs):
+    for egc in (feat_settings(config).egc for config in configs):
         if not egc.enabled:
             return "shows what EGC does; leave feat.egc.enabled=false out"
         if egc.from_task > TASK + 1:
@@ -68,7 +67,7 @@ def measure(runs: Sequence[RunOutcome]) -> Numbers:
 
 def corrected(at: ModelView) -> Corrected:
     """Apply EGC to every test feature, with the run's own settings and prior."""
-    egc = _egc(at.trained.config)
+    egc = feat_settings(at.trained.config).egc
     if PRIOR_HEAD not in at.trained.known.numbers:
         raise FedfeatError(
             f"figure-10 shows what EGC does, and a run of {at.trained.config.method} has no prior for it; "
@@ -83,12 +82,6 @@ def corrected(at: ModelView) -> Corrected:
     )
     gate = egc_gate(energies, at.trained.known.numbers[PRIOR_HEAD], eps=egc.eps)
     return correct_features(at.features, at.prototypes, at.num_old, gate, tail_boost=egc.tail_boost)
-
-
-def _egc(config: Config) -> EGCSettings:
-    settings = config.parts.get("feat") or FeatSettings()
-    assert isinstance(settings, FeatSettings)
-    return settings.egc
 
 
 def _case_rows(at: ModelView, change: Corrected) -> list[Row]:
@@ -120,7 +113,7 @@ def _alignments(at: ModelView, change: Corrected, label: int) -> dict[str, dict[
     moved = members & (change.change.norm(dim=1) > 1e-9)
     share = {"images_changed": float(moved.sum() / members.sum())}
     parts = {"removed": change.removed[moved]}
-    if _egc(at.trained.config).tail_boost:
+    if feat_settings(at.trained.config).egc.tail_boost:
         parts["whole"] = change.change[moved]
     return {p: {s: float(subspace_alignment(v, w).mean()) for s, w in spans.items()} | share for p, v in parts.items()}
 

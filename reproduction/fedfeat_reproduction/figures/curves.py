@@ -27,8 +27,10 @@ TEXT_BUDGETS = {
     experiments.TINY: (250, 500),
 }
 QUICK_TEXT_BUDGETS = {experiments.CIFAR10: (7, 10, 20)}
+QUICK_EPOCHS = {experiments.CIFAR10: (1, 2, 5, 10)}
+EPOCHS = dict.fromkeys((experiments.CIFAR10, experiments.CIFAR100, experiments.TINY), (1, 2, 5, 10))
 PAIRS = (("fedcbdr+feat", "fedcbdr"), ("refed+feat", "refed"))  # FEAT, and the base it is built on
-Budgets = Mapping[Cell, tuple[int, ...]]
+Values = Mapping[Cell, tuple[int, ...]]
 Points = Callable[[RunOutcome], list[tuple[int, float]]]  # a run -> (place on the x axis, accuracy in percent)
 
 
@@ -176,14 +178,15 @@ def _curve_findings(numbers: Numbers) -> list[Finding]:
     return found
 
 
-def _budget_configs(
-    quick: bool, seeds: Sequence[int], budgets_of: Budgets = BUDGETS, quick_budgets_of: Budgets = QUICK_BUDGETS
+def _varied(
+    quick: bool, seeds: Sequence[int], *, key: str, values: Values, in_small: Values, short: Sequence[str] = ()
 ) -> list[Config]:
-    """Return the four replay methods with each number of exemplars."""
+    """Return the four replay methods with each value of a setting; ``short`` is what quick runs have besides."""
+    besides = short if quick else ()
     return [
-        experiments.configured(cell, method, seed, quick=quick, overrides=[f"scenario.budget={budget}"])
-        for cell, budgets in (quick_budgets_of if quick else budgets_of).items()
-        for budget in budgets
+        experiments.configured(cell, method, seed, quick=quick, overrides=[*besides, f"{key}={value}"])
+        for cell, tried in (in_small if quick else values).items()
+        for value in tried
         for method in METHODS
         for seed in seeds
     ]
@@ -199,18 +202,6 @@ def _budget_findings(numbers: Numbers) -> list[Finding]:
             seen = ", ".join(f"{style.plain_name(method)} {points:+.1f}" for method, points in rise.items())
             found.append(Finding(claim, seen, rise["fedcbdr+feat"] > rise["refed+feat"]))
     return found
-
-
-def _epoch_configs(quick: bool, seeds: Sequence[int]) -> list[Config]:
-    """Return the four replay methods with each number of local epochs; quick ones have fewer rounds of them."""
-    short = ["train.rounds=3"] if quick else []
-    return [
-        experiments.configured(cell, method, seed, quick=quick, overrides=[*short, f"train.local_epochs={epochs}"])
-        for cell in ((experiments.CIFAR10,) if quick else (experiments.CIFAR10, experiments.CIFAR100, experiments.TINY))
-        for epochs in (1, 2, 5, 10)
-        for method in METHODS
-        for seed in seeds
-    ]
 
 
 def _epoch_findings(numbers: Numbers) -> list[Finding]:
@@ -267,7 +258,7 @@ REPLAY_BUDGET = PaperFigure(
     "Replay budget: final accuracy over the exemplars kept of each task",
     "The paper's text names other budgets than the axes of its figure; these are the axes, which hold the budgets of "
     "the main table. figure-6-text has those of the text.",
-    _budget_configs,
+    partial(_varied, key="scenario.budget", values=BUDGETS, in_small=QUICK_BUDGETS),
     partial(_final_numbers, x="budget", place=lambda config: config.scenario.budget),
     partial(draw_panels, x="budget", label="exemplars per task", evenly=True),
     _budget_findings,
@@ -279,13 +270,13 @@ REPLAY_BUDGET_TEXT = replace(
     name="figure-6-text",
     title="Replay budget, with the budgets that the paper's text names",
     note="The axes of the paper's figure hold other budgets, those of figure-6; one of them is that of the main table.",
-    configs=partial(_budget_configs, budgets_of=TEXT_BUDGETS, quick_budgets_of=QUICK_TEXT_BUDGETS),
+    configs=partial(_varied, key="scenario.budget", values=TEXT_BUDGETS, in_small=QUICK_TEXT_BUDGETS),
 )
 LOCAL_EPOCHS = PaperFigure(
     "figure-8",
     "Local epochs: final accuracy over the passes that a client makes per round",
     "Five tasks on each data set, as the numbers at two epochs in the main table; the paper does not say.",
-    _epoch_configs,
+    partial(_varied, key="train.local_epochs", values=EPOCHS, in_small=QUICK_EPOCHS, short=("train.rounds=3",)),
     partial(_final_numbers, x="epochs", place=lambda config: config.train.local_epochs),
     partial(draw_panels, x="epochs", label="local epochs per round", evenly=True),
     _epoch_findings,

@@ -9,6 +9,7 @@ from fedfeat.config.config import Config, make_config
 from fedfeat.config.presets import BUDGETS, Cell
 from fedfeat.core.errors import FedfeatError, nearest
 from fedfeat.core.settings import flatten
+from fedfeat.methods.feat.settings import FeatSettings
 from fedfeat_reproduction.experiments import settings
 from fedfeat_reproduction.figures.figure import USUAL, FigureOptions, PaperFigure
 from fedfeat_reproduction.figures.style import GSA
@@ -74,6 +75,13 @@ def without_earlier_classes(configs: Sequence[Config]) -> str | None:
     if all(config.scenario.tasks > 1 for config in configs):
         return None
     return "looks at classes of earlier tasks, and with scenario.tasks=1 there are none; set it to 2 or more"
+
+
+def feat_settings(config: Config) -> FeatSettings:
+    """Return the settings of FEAT that an experiment has."""
+    settings = config.parts.get("feat") or FeatSettings()
+    assert isinstance(settings, FeatSettings)
+    return settings
 
 
 def cell_of(config: Config) -> Cell:

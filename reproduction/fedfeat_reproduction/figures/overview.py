@@ -9,17 +9,7 @@ from typing import Any
 from fedfeat.config.presets import DATASETS
 from fedfeat.config.recipes import RECIPES
 from fedfeat_reproduction import recommended
-from fedfeat_reproduction.figures.style import (
-    GRID,
-    INK,
-    MUTED,
-    PAGE,
-    PAPER,
-    method_look,
-    method_name,
-    paper_style,
-    save_figure,
-)
+from fedfeat_reproduction.figures import style
 from fedfeat_reproduction.overview import (
     FEAT_F,
     CellFigures,
@@ -46,9 +36,9 @@ ROUNDS = RECIPES[recommended.NAME].settings["train"]["rounds"]
 def draw_overview(index: RecordIndex, folder: Path) -> list[Path]:
     """Draw the pictures of which there is something to show."""
     cells, points = figures_by_cell(index), traffic_points(index)
-    written = save_figure(draw_cells(cells), folder / "main-table", ("svg",))
+    written = style.save_figure(draw_cells(cells), folder / "main-table", ("svg",))
     if points:
-        written += save_figure(draw_traffic(points), folder / "traffic", ("svg",))
+        written += style.save_figure(draw_traffic(points), folder / "traffic", ("svg",))
     return written
 
 
@@ -57,8 +47,8 @@ def draw_cells(cells: Sequence[CellFigures]) -> Any:
     from matplotlib.lines import Line2D
 
     rows = list(dict.fromkeys((c.cell.data, c.cell.tasks, c.cell.beta) for c in cells))
-    with paper_style() as figure_class:
-        figure = figure_class(figsize=(PAGE, 3.6), layout="constrained")
+    with style.paper_style() as figure_class:
+        figure = figure_class(figsize=(style.PAGE, 3.6), layout="constrained")
         clients = list(dict.fromkeys(c.cell.clients for c in cells))
         axes = figure.subplots(1, len(clients), sharey=True, squeeze=False)[0]
         for axis, number in zip(axes, clients, strict=True):
@@ -85,9 +75,9 @@ def draw_cells(cells: Sequence[CellFigures]) -> Any:
 def _draw_cell(axis: Any, row: int, found: CellFigures) -> None:
     if found.ours is None and found.recipe is None:
         axis.axhspan(row - 0.42, row + 0.42, facecolor="#f4f4f4", lw=0, zorder=0)
-        axis.text(1, row, "not run", va="center", fontsize=6.5, color=MUTED)
+        axis.text(1, row, "not run", va="center", fontsize=6.5, color=style.MUTED)
     std = found.published.std or 0.0
-    axis.errorbar(found.published.mean, row - 0.18, xerr=std, ls="none", ecolor=MUTED, elinewidth=0.8)
+    axis.errorbar(found.published.mean, row - 0.18, xerr=std, ls="none", ecolor=style.MUTED, elinewidth=0.8)
     axis.plot(found.published.mean, row - 0.18, ls="none", **_published_look())
     for figure, at, look in ((found.ours, row + 0.02, _ours_look()), (found.recipe, row + 0.24, RECIPE_LOOK)):
         if figure is not None:
@@ -96,15 +86,15 @@ def _draw_cell(axis: Any, row: int, found: CellFigures) -> None:
 
 
 def _hollow(look: Mapping[str, Any]) -> dict[str, Any]:
-    return {**look, "mfc": PAPER}
+    return {**look, "mfc": style.PAPER}
 
 
 def _published_look() -> dict[str, Any]:
-    return {"color": INK, "marker": "o", "mfc": PAPER, "mec": INK, "mew": 0.9, "ms": 3.8}
+    return {"color": style.INK, "marker": "o", "mfc": style.PAPER, "mec": style.INK, "mew": 0.9, "ms": 3.8}
 
 
 def _ours_look() -> dict[str, Any]:
-    return {key: value for key, value in method_look(FEAT_F).items() if key not in ("ls", "zorder")} | {"ms": 3.8}
+    return {key: value for key, value in style.method_look(FEAT_F).items() if key not in ("ls", "zorder")} | {"ms": 3.8}
 
 
 def draw_traffic(points: Sequence[TrafficPoint]) -> Any:
@@ -112,8 +102,8 @@ def draw_traffic(points: Sequence[TrafficPoint]) -> Any:
     cells = list(dict.fromkeys(p.cell for p in points))
     columns = min(len(cells), 3)
     lines = -(-len(cells) // columns)
-    with paper_style() as figure_class:
-        figure = figure_class(figsize=(PAGE, 0.5 + 2.0 * lines), layout="constrained")
+    with style.paper_style() as figure_class:
+        figure = figure_class(figsize=(style.PAGE, 0.5 + 2.0 * lines), layout="constrained")
         axes = figure.subplots(lines, columns, squeeze=False).flatten()
         for axis, cell in zip(axes, cells, strict=False):
             _draw_panel(axis, [p for p in points if p.cell == cell])
@@ -134,9 +124,9 @@ def _draw_panel(axis: Any, points: Sequence[TrafficPoint]) -> None:
         line = [p for p in points if (p.method, p.images, p.accuracy.earlier) == kind]
         method, _, earlier = kind
         ours = method == recommended.METHOD
-        look = {**(_hollow(RECIPE_LOOK) if earlier else RECIPE_LOOK), "ls": "-"} if ours else method_look(method)
+        look = {**(_hollow(RECIPE_LOOK) if earlier else RECIPE_LOOK), "ls": "-"} if ours else style.method_look(method)
         at = [p.bytes_per_client / 1e9 for p in line]
-        axis.plot(at, [p.accuracy.mean for p in line], label=RECIPE_NAME if ours else method_name(method), **look)
+        axis.plot(at, [p.accuracy.mean for p in line], label=RECIPE_NAME if ours else style.method_name(method), **look)
         for place, point in zip(at, line, strict=True):
             _spread(axis, place, point.accuracy, look["color"])
             axis.annotate(
@@ -156,7 +146,7 @@ def _draw_panel(axis: Any, points: Sequence[TrafficPoint]) -> None:
     low, high = axis.get_ylim()
     missing = max(LEAST_SPAN - (high - low), 0.0) / 2
     axis.set_ylim(low - missing, high + missing)
-    axis.grid(visible=True, axis="both", color=GRID)
+    axis.grid(visible=True, axis="both", color=style.GRID)
 
 
 def _spread(axis: Any, place: float, figure: SeedMean, colour: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,12 +25,12 @@ class Recorded(NamedTuple):
     options: FigureOptions
 
 
-def recorded_runs(figure: PaperFigure, index: RecordIndex, seeds: Sequence[int] = SEEDS) -> Recorded | None:
+def recorded_runs(figure: PaperFigure, index: RecordIndex) -> Recorded | None:
     """Return what records know of a figure: the panels and seeds of which there is every run; None without any."""
     if not figure.of_accuracies:
         return None
     panels: dict[tuple[str, int], list[tuple[Config, Curve | None]]] = {}
-    for config in experiments_of(figure, False, seeds):
+    for config in experiments_of(figure, False, SEEDS):
         panels.setdefault((config.data.name, config.seed), []).append((config, _found(config, index)))
     complete = [runs for runs in panels.values() if all(found for _, found in runs)]
     known = [(config, found) for runs in complete for config, found in runs if found is not None]

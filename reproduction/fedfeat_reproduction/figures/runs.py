@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from fedfeat.algorithm.client import EXEMPLARS
-from fedfeat.config.config import Config
 from fedfeat.config.settings import EngineSettings
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.payload import Payload, State
@@ -99,7 +98,9 @@ def client_features(run: RunOutcome, task: int) -> ClientViews:
     """
     trained = load_trained(run.path, task)
     images, labels = seen_test_images(run, trained)
-    engine = Experiment(_on_this_machine(run.config)).engine
+    # The plain engine: figures are made where the run may not have been.
+    here = EngineSettings(threads=run.config.engine.threads)
+    engine = Experiment(run.config.model_copy(update={"engine": here})).engine
     engine.begin_task(task)
     engine.restore(_states_of(run, trained.seen.num_old, engine.train_images.labels))
     engine.round = run.config.train.rounds - 1
@@ -122,11 +123,6 @@ def client_features(run: RunOutcome, task: int) -> ClientViews:
             "compare; raise scenario.clients or scenario.participation"
         )
     return ClientViews(torch.stack(found), labels, trained.seen.num_old, trained.seen.num_classes)
-
-
-def _on_this_machine(config: Config) -> Config:
-    """Return the configuration for the plain engine: figures are made where the run may not have been."""
-    return config.model_copy(update={"engine": EngineSettings(threads=config.engine.threads)})
 
 
 def _states_of(run: RunOutcome, num_old: int, labels: Tensor) -> dict[int, State]:

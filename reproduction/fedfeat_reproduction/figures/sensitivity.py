@@ -13,7 +13,7 @@ import numpy as np
 from fedfeat.config.config import Config
 from fedfeat.methods.feat.settings import FeatSettings
 from fedfeat.runs.sweep import RunOutcome
-from fedfeat_reproduction.figures.experiments import CIFAR10, configured, published_accuracy
+from fedfeat_reproduction.figures.experiments import CIFAR10, configured, feat_settings, published_accuracy
 from fedfeat_reproduction.figures.figure import Finding, Numbers, PaperFigure, Row, mean_and_std
 from fedfeat_reproduction.figures.runs import finished
 from fedfeat_reproduction.figures.style import COLUMN, DASHES, GRID, INK, MUTED, PAPER, method_look, paper_style
@@ -55,8 +55,7 @@ def measure(runs: Sequence[RunOutcome]) -> Numbers:
 def _point(config: Config) -> tuple[float | None, ...]:
     if config.method != METHOD:
         return None, None, None
-    settings = config.parts.get("feat") or FeatSettings()
-    assert isinstance(settings, FeatSettings)
+    settings = feat_settings(config)
     return settings.gsa.weight, settings.egc.rho, settings.gsa.tau
 
 

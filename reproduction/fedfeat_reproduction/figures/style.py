@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fedfeat.config.presets import DATASETS
 from fedfeat.core.files import write_atomically
 from fedfeat.report.figures import drawing
 
@@ -26,12 +27,7 @@ FORMATS = ("pdf", "svg", "png")
 DASHES = (0, (3.2, 1.8))
 
 _BASES = {"fedcbdr": ("#c8431a", "o", "FedCBDR", "F"), "refed": ("#0b62a4", "s", "Re-Fed+", "R")}
-_DATA = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "tiny-imagenet": "TinyImageNet-Subset",
-    "digits": "Digits (quick run)",
-}
+_DATA = {**DATASETS, "tiny-imagenet": DATASETS["tiny"], "digits": "Digits (quick run)"}
 
 
 @contextmanager

@@ -114,8 +114,9 @@ def parts_of(spec: str) -> list[Part]:
             )
     first, *rest = (PARTS[n] for n in names)
     if first.kind != "base":
+        bases = ", ".join(part.name for part in PARTS.values() if part.kind == "base")
         raise ConfigError(
-            f"method: {spec!r} must start with a base method, and {first.name!r} is an add-on; {_bases()}"
+            f"method: {spec!r} must start with a base method, and {first.name!r} is an add-on; bases: {bases}"
         )
     for part in rest:
         if part.kind != "add-on":
@@ -149,7 +150,3 @@ def _with_addon(method: Method, part: Part, settings: Settings) -> Method:
 
 def _summary(function: Callable[..., Method]) -> str:
     return (inspect.getdoc(function) or "").split("\n")[0]
-
-
-def _bases() -> str:
-    return "bases: " + ", ".join(p.name for p in PARTS.values() if p.kind == "base")

@@ -40,11 +40,6 @@ class Kind(StrEnum):
     base = "base"
 
 
-@new.callback()
-def _group() -> None:
-    """Keep the command named while it is the only one of its group."""
-
-
 @new.command()
 def method(
     name: Annotated[str, typer.Argument(metavar="NAME", help="its name on the command line")],

@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from fedfeat.cli.progress import experiment_line
+from fedfeat.cli.progress import experiment_line, finish_all
 from fedfeat.config.config import Config
 from fedfeat.core.errors import FedfeatError
 from fedfeat.core.files import refuse_unwritable
@@ -17,17 +17,16 @@ from fedfeat.core.lock import refuse_locked
 from fedfeat.report.tables import terminal_table
 from fedfeat.runs.experiment import run_folder
 from fedfeat.runs.folder import RunFolder
-from fedfeat.runs.forecast import DryRuns, Forecast, TaskForecast, kind_of
+from fedfeat.runs.forecast import DryRuns, Forecast, TaskForecast, kind_of, total
 from fedfeat.runs.identity import tell_apart
 from fedfeat.runs.rehearsal import SECONDS
 from fedfeat.runs.remaining import duration
-from fedfeat.runs.sweep import Planned
+from fedfeat.runs.sweep import Planned, RunOutcome, RunPool
 from fedfeat.runs.sweep.planned import stored
 from fedfeat.runs.trackers.tracked import absent
 
 ALL_SECONDS, LEAST_SECONDS = 300.0, 10.0  # for the rehearsals of many runs together, and for each of them
 NUMBERS = ("rounds", "steps", "trained on", "up", "down", "time")
-SUMMED = ("rounds", "steps", "trained", "up", "down", "seconds")
 WHAT = (
     "trained on: images, each as often as it is seen; up: to the server; time: from training steps measured just now, "
     "without loading, checkpoints and reports"
@@ -61,6 +60,14 @@ def dry_run(config: Config, out: Path | None, console: Console) -> None:
     console.print(NOTHING, style="bold")
 
 
+def run_all(runs: Sequence[Planned], console: Console, pool: RunPool, *, dry: bool) -> list[RunOutcome]:
+    """Run what is missing; a dry run says what that is, and ends there."""
+    if not dry:
+        return finish_all(runs, console, pool)
+    dry_run_all(runs, console)
+    raise typer.Exit
+
+
 def dry_run_all(runs: Sequence[Planned], console: Console) -> None:
     """Say what each planned run would do, and what is finished; end with code 1 where one would fail."""
     unique = list({run.path: run for run in runs}.values())
@@ -75,8 +82,7 @@ def dry_run_all(runs: Sequence[Planned], console: Console) -> None:
     left = [dry.left for dry in found if dry.left is not None]
     rows = [[name, dry.state, *_numbers(dry.left)] for name, dry in zip(names, found, strict=True)]
     if left:
-        sums = {name: sum(getattr(one, name) for one in left) for name in SUMMED}
-        rows.append(["all", f"{len(left)} to run", *_cells(**sums)])
+        rows.append(["all", f"{len(left)} to run", *_numbers(total(left, [1.0] * len(left)))])
     console.print(terminal_table(("run", "state", *NUMBERS), rows, 2, collapse_padding=True))
     console.print(f"{WHAT}, one run after another", style="dim")
     configs = [run.config for run in unique]
@@ -130,11 +136,8 @@ def _task_row(name: str, task: TaskForecast) -> list[str]:
 def _numbers(task: TaskForecast | None) -> list[str]:
     if task is None:
         return [""] * len(NUMBERS)
-    return _cells(task.rounds, task.steps, task.trained, task.up, task.down, task.seconds)
-
-
-def _cells(rounds: int, steps: int, trained: int, up: float, down: float, seconds: float) -> list[str]:
-    return [f"{rounds:,}", f"{steps:,}", f"{trained:,}", in_bytes(up), in_bytes(down), duration(seconds)]
+    counts = [f"{count:,}" for count in (task.rounds, task.steps, task.trained)]
+    return [*counts, in_bytes(task.up), in_bytes(task.down), duration(task.seconds)]
 
 
 def _about(found: Forecast) -> list[str]:

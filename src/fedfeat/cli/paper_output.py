@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
-from fedfeat.cli.dry_run import dry_run_all
+from fedfeat.cli.dry_run import run_all
 from fedfeat.cli.paper import Format
 from fedfeat.cli.progress import exit_if_failed, finish_all
 from fedfeat.core.errors import FedfeatError, MissingExtra, nearest
@@ -128,9 +128,7 @@ def run_table(
     for reason in refused:
         console.print(f"left out: {reason}", style="red")
     planned = plan(configs, place.folder)
-    if runs.dry:
-        return dry_run_all(planned, console)
-    outcomes = finish_all(planned, console, runs.pool)
+    outcomes = run_all(planned, console, runs.pool, dry=runs.dry)
     show_table(name, entries, changed, place, Format.terminal, console)
     exit_if_failed(outcomes, console)
 
@@ -177,9 +175,7 @@ def run_choices(only: str, runs: Runs, place: Place, record_to: Path | None, con
     shared = ChoiceRuns(place.quick, runs.overrides)
     wanted = [a for a in choices.choose_alternatives(only) if shared.objection(a) is None]
     planned = plan(shared.configs(wanted, runs.seeds), place.folder)
-    if runs.dry:
-        return dry_run_all(planned, console)
-    outcomes = finish_all(planned, console, runs.pool)
+    outcomes = run_all(planned, console, runs.pool, dry=runs.dry)
     show_choices(only, runs.overrides, place, Format.terminal, console)
     if record_to:
         write_atomically(record_to, effects.measured(shared, place.records()).to_json().encode())
@@ -252,9 +248,7 @@ def run_figure(name: str, only: str, runs: Runs, place: Place, console: Console)
         )
     options = FigureOptions(tuple(runs.overrides), only, experiments.QUICK_MARK if place.quick else "")
     planned = plan(experiments_of(FIGURES[name], place.quick, runs.seeds, options), place.folder)
-    if runs.dry:
-        return dry_run_all(planned, console)
-    outcomes = finish_all(planned, console, runs.pool)
+    outcomes = run_all(planned, console, runs.pool, dry=runs.dry)
     (make_figure if draws else write_numbers)(FIGURES[name], outcomes, place.folder / "figures", options)
     show_figure(name, place, Format.terminal, console)
     exit_if_failed(outcomes, console)

@@ -13,7 +13,7 @@ import torch
 import typer
 
 from fedfeat.cli import dry_run as dry
-from fedfeat.cli.progress import RunProgress, console, exit_if_failed, finish_all
+from fedfeat.cli.progress import RunProgress, console, exit_if_failed
 from fedfeat.cli.report import write_comparison, write_run_report
 from fedfeat.config.config import Config, load_config
 from fedfeat.config.presets import COMPARED, COMPOSITIONS, short_name
@@ -25,7 +25,7 @@ from fedfeat.runs.experiment import resume as resume_run
 from fedfeat.runs.experiment import start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.rollback import roll_back
-from fedfeat.runs.sweep import RunPool, in_turn, plan, processes
+from fedfeat.runs.sweep import Planned, RunPool, in_turn, plan, processes
 from fedfeat.runs.sweep.grid import comparison_runs, load_sweep
 
 ConfigFile = Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file, or the name of a preset")]
@@ -139,12 +139,7 @@ def compare(
 ) -> None:
     """Run several methods on the same splits and report them side by side; what is finished is not run again."""
     runs = comparison_runs(load_config(config, changes(recipe, set), plugin or ()), methods, seeds, out)
-    if dry_run:
-        return dry.dry_run_all(runs, console)
-    outcomes = finish_all(runs, console, make_pool(workers, None, None))
-    if any(outcome.result is not None for outcome in outcomes):
-        write_comparison(out, console)
-    exit_if_failed(outcomes, console)
+    _run_and_compare(runs, out, make_pool(workers, None, None), dry_run)
 
 
 def sweep(
@@ -161,10 +156,12 @@ def sweep(
     """Run a grid of methods, seeds and settings; what is finished is not run again, a failure stops nothing."""
     folder = out or Path("runs") / file.stem
     configs = load_sweep(file, set or (), recipe, plugin or ())
-    pool = make_pool(workers, per_gpu, ray)
-    if dry_run:
-        return dry.dry_run_all(plan(configs, folder), console)
-    outcomes = finish_all(plan(configs, folder), console, pool)
+    _run_and_compare(plan(configs, folder), folder, make_pool(workers, per_gpu, ray), dry_run)
+
+
+def _run_and_compare(runs: Sequence[Planned], folder: Path, pool: RunPool, dry_run: bool) -> None:
+    """Run what is missing, and report all runs of a folder side by side."""
+    outcomes = dry.run_all(runs, console, pool, dry=dry_run)
     if any(outcome.result is not None for outcome in outcomes):
         write_comparison(folder, console)
     exit_if_failed(outcomes, console)

@@ -157,12 +157,6 @@ def _presets() -> list[dict[str, Any]]:
     return [{"name": p.name, "summary": p.summary} for p in PRESETS.values()]
 
 
-@scenario.callback()
-@bench.callback()
-def _group() -> None:
-    """Keep a command named even while it is the only one of its group."""
-
-
 @scenario.command()
 def show(
     config: Annotated[Path, typer.Argument(help="Experiment file (TOML).")],

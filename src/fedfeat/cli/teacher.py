@@ -16,11 +16,6 @@ from fedfeat.methods.clip2fl.teacher_cache import write_cache
 app = typer.Typer(no_args_is_help=True)
 
 
-@app.callback()
-def _group() -> None:
-    """Keep ``build`` a named command even while it is the only one."""
-
-
 @app.command("build")
 def build_command(
     name: Annotated[str, typer.Argument(help="data set, or npz, parquet, folder with --data-path")],

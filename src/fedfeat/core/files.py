@@ -98,6 +98,11 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(json_ready(value), indent=2, allow_nan=False) + "\n").encode())
 
 
+def json_digest(value: Any) -> str:
+    """Return the checksum of plain values, whatever the order of their keys."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
 def sha256(path: Path) -> str:
     """Return the checksum of a file."""
     with path.open("rb") as file:

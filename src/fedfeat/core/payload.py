@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 Value = Tensor | int | float | str
@@ -19,6 +20,21 @@ def value_bytes(value: Value) -> int:
     if isinstance(value, Tensor):
         return value.numel() * value.element_size()
     return len(value.encode()) if isinstance(value, str) else NUMBER_BYTES
+
+
+def as_tensor(value: Value) -> Tensor:
+    """Return a tensor as it is, and a number as a tensor in double precision."""
+    return value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
+
+
+def moved(payload: Mapping[str, Value], device: torch.device | str) -> Payload:
+    """Return a payload with its tensors on a device."""
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in payload.items()}
+
+
+def copied(payload: Mapping[str, Value]) -> Payload:
+    """Return a payload with tensors of its own."""
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in payload.items()}
 
 
 def tensor_of(payload: Mapping[str, Value], key: str) -> Tensor:

@@ -1,1 +1,1 @@
-"""The loop, the exchange, a client, the server, checkpoints and events."""
+"""The loop, the exchange, local training, the average, evaluation, metrics, privacy and secure aggregation."""

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from torch import Tensor
-
 from fedfeat.algorithm.engine import Fate, Lost
 from fedfeat.core.errors import FedfeatError
-from fedfeat.core.payload import Payload, Value, value_bytes
+from fedfeat.core.payload import Payload, copied, value_bytes
 
 Join = Callable[[str, Mapping[int, Payload], Mapping[int, Payload]], Mapping[int, Payload]]
 NO_REPLY = Lost("missing", "no reply")
@@ -97,7 +95,7 @@ class Exchange:
         if self.join is None:
             yield from self._replies(op, requests)
             return
-        whole = {k: {n: _kept(v) for n, v in reply.items()} for k, reply in self._replies(op, requests)}
+        whole = {k: copied(reply) for k, reply in self._replies(op, requests)}
         yield from sorted(self.join(op, requests, whole).items())
 
     def _replies(self, op: str, requests: Mapping[int, Payload]) -> Iterator[tuple[int, Payload]]:
@@ -131,10 +129,6 @@ class Exchange:
         """Return what became of the exchanges since the last call."""
         taken, self.outcomes = self.outcomes, []
         return taken
-
-
-def _kept(value: Value) -> Value:
-    return value.clone() if isinstance(value, Tensor) else value
 
 
 def needed(quorum: float, asked: int) -> int:

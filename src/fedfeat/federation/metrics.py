@@ -56,10 +56,13 @@ def average_incremental_accuracy(overall: Sequence[float]) -> float:
 
 def forgetting(matrix: Matrix) -> float:
     """Return how far old tasks fell below their best, averaged: ``mean_j max_{i<T} A[i][j] - A[T][j]``."""
+    return float(np.mean(forgetting_by_task(matrix) or [0.0]))
+
+
+def forgetting_by_task(matrix: Matrix) -> list[float]:
+    """Return how far each old task ended below its best before the last task."""
     last = len(matrix) - 1
-    if last == 0:
-        return 0.0
-    return float(np.mean([max(matrix[i][j] for i in range(j, last)) - matrix[last][j] for j in range(last)]))
+    return [max(matrix[i][j] for i in range(j, last)) - matrix[last][j] for j in range(last)]
 
 
 def backward_transfer(matrix: Matrix) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedfeat.algorithm.sent import Sent
 from fedfeat.algorithm.settings import TrainSettings
-from fedfeat.core.payload import Payload, Value, tensor_of
+from fedfeat.core.payload import Payload, as_tensor, tensor_of
 
 WEIGHTS = "weights"
 SELECTING = ("krum", "multi_krum")  # rules that keep whole replies; entries without weights get the median
@@ -54,7 +54,7 @@ def _join_entry(
 ) -> None:
     """Put what the rule makes of one entry in its place; rows of samples belong to one client and stay."""
     bad = int(settings.attackers * len(replies))
-    held = {k: _as_tensor(reply[name]).clone() for k, reply in replies.items() if name in reply}
+    held = {k: as_tensor(reply[name]).clone() for k, reply in replies.items() if name in reply}
     first = declared.shape[0] if declared.shape else None
     if first == "n" or not held:
         return
@@ -105,7 +105,3 @@ def selected(updates: Tensor, rule: str, bad: int) -> list[int]:
     scores = distances.sort(dim=1).values[:, 1 : near + 1].sum(dim=1)
     kept = 1 if rule == "krum" else max(count - bad, 1)
     return sorted(scores.sort(stable=True).indices[:kept].tolist())
-
-
-def _as_tensor(value: Value) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedfeat.algorithm.engine import NOT_FINITE
 from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.sent import LARGEST, ROUNDING, Sent
-from fedfeat.core.payload import Payload, Value
+from fedfeat.core.payload import Payload, Value, as_tensor
 from fedfeat.federation.average import FIRST_EPOCH
 from fedfeat.federation.evaluation import EVALUATE, fault_of_tables
 
@@ -114,7 +114,7 @@ def _fault_of_range(sent: Sent, value: Value, sizes: Mapping[str, int]) -> str |
     high = float(sizes[sent.high] if isinstance(sent.high, str) else sent.high)
     ranges = {"count": (0.0, float(sizes["n"])), "class": (0.0, sizes["C"] - 1.0), "number": (sent.low, high)}
     low, high = ranges[sent.kind]
-    numbers = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+    numbers = as_tensor(value)
     smallest, largest = float(numbers.min()), float(numbers.max())
     slack = ROUNDING if sent.kind == "number" else 0.0
     if low - slack <= smallest and largest <= high + slack:

@@ -82,10 +82,7 @@ class DriftCorrection(Penalty):
 class OwnControl(Statistic):
     """The client's control variate: moved after each local update to the average gradient along it (option II)."""
 
-    @property
-    def per_step(self) -> bool:
-        """Steps are counted."""
-        return True
+    per_step = True  # steps are counted
 
     def start(self, client: Client, request: Payload) -> Buffers:
         """Note where the local update starts."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fedfeat.core.errors import FedfeatError, MissingExtra
+from fedfeat.core.errors import FedfeatError, required
 from fedfeat.core.files import write_atomically
 from fedfeat.report.collect import Group, group_runs
 from fedfeat.report.run import Run
@@ -112,14 +112,10 @@ def _legend(figure: Any, axis: Any, dashed: bool) -> None:
 @contextmanager
 def drawing(settings: Any = _SETTINGS) -> Iterator[Any]:
     """Lend ``matplotlib.figure.Figure`` under a style, a report's unless told; the caller's own settings come back."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtra("matplotlib", "plots", "drawing figures") from error
+    matplotlib = required("matplotlib", "plots", "drawing figures")
     with matplotlib.rc_context(settings), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield Figure
+        yield required("matplotlib.figure", "plots", "drawing figures").Figure
 
 
 def line_style(index: int) -> dict[str, Any]:

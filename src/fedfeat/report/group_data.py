@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from fedfeat.algorithm.tables import OWN
+from fedfeat.federation.metrics import forgetting_by_task
 from fedfeat.report.collect import Group, Spread
 from fedfeat.report.predictions import NONE, VARIANT, PredictionRecord, labels, predictions
 from fedfeat.report.records import MEGABYTE, RoundRecord, ScenarioRecord
 from fedfeat.report.run import Run
 from fedfeat.report.series import (
     Curve,
-    forgetting_by_task,
     loss_names,
     mean_and_std,
     mean_matrix,

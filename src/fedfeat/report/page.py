@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from fedfeat.core.errors import FedfeatError, MissingExtra
+from fedfeat.core.errors import FedfeatError, MissingExtra, required
 from fedfeat.core.files import write_atomically
 from fedfeat.report.group_data import Data
 from fedfeat.report.page_data import page_data
@@ -131,11 +131,7 @@ def _own_script() -> str:
 
 @cache
 def _chart_library() -> Packed:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise MissingExtra("plotly", "plots", "drawing charts") from error
-    return packed(get_plotlyjs())
+    return packed(required("plotly.offline", "plots", "drawing charts").get_plotlyjs())
 
 
 def _embeddable(script: str) -> str:

@@ -24,16 +24,7 @@ GAIN = {
     "unit": "points",
     "digits": 2,
     "meaning": "final accuracy with the chosen prediction minus the same without correction",
-}
-BETTER = {
-    "final_accuracy": "more",
-    "gain": "more",
-    "average_incremental_accuracy": "more",
-    "forgetting": "less",
-    "backward_transfer": "more",
-    "megabytes_up": "less",
-    "megabytes_down": "less",
-    "images_per_second": "more",
+    "better": "more",
 }
 
 
@@ -87,12 +78,13 @@ def _plain(value: Any) -> float | str | None:
 
 def columns() -> list[Data]:
     """Return the columns of the comparison; the switch takes the place of the column without correction."""
+    told = ("heading", "unit", "digits", "meaning", "better")
     found = [
-        {"key": c.field, "heading": c.heading, "unit": c.unit, "digits": c.digits, "meaning": c.meaning}
-        for c in COLUMNS
-        if c.field != "final_accuracy_uncorrected"
+        {"key": column.field, **{name: getattr(column, name) for name in told}}
+        for column in COLUMNS
+        if column.field != "final_accuracy_uncorrected"
     ]
-    return [{**c, "better": BETTER[str(c["key"])]} for c in (found[0], GAIN, *found[1:])]
+    return [found[0], GAIN, *found[1:]]
 
 
 def _details(groups: Sequence[Group]) -> tuple[list[Data], list[Data], int]:

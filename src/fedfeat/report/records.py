@@ -7,14 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-
-def _finite_or_none(value: float | None) -> float | None:
-    return value if value is not None and isfinite(value) else None
-
-
 MEGABYTE = 1e6
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-FiniteOrNone = Annotated[float | None, AfterValidator(_finite_or_none)]
+FiniteOrNone = Annotated[
+    float | None, AfterValidator(lambda value: value if value is not None and isfinite(value) else None)
+]
 Loss = Annotated[float, BeforeValidator(lambda value: nan if value is None else value)]
 Matrix = list[list[Finite]]
 HeadTail = tuple[Finite | None, Finite | None]

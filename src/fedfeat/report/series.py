@@ -40,12 +40,6 @@ def mean_matrix(matrices: Sequence[Matrix]) -> np.ndarray:
     return mean
 
 
-def forgetting_by_task(matrix: Matrix) -> list[float]:
-    """Return how far each old task ended below its best before the last task."""
-    last = len(matrix) - 1
-    return [max(matrix[i][j] for i in range(j, last)) - matrix[last][j] for j in range(last)]
-
-
 def loss_names(runs: Sequence[Run]) -> list[str]:
     """Return every loss that some round reports."""
     return sorted({name for run in runs for r in run.rounds for name in r.losses})

@@ -7,7 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -86,6 +86,7 @@ class Column:
     digits: int
     meaning: str
     deviation: bool = True
+    better: Literal["more", "less"] = "more"
 
 
 COLUMNS = (
@@ -101,13 +102,24 @@ COLUMNS = (
     Column(
         *("forgetting", "forgetting", "forget-\nting", "points", 2),
         "how far old tasks fell below their best; less is better",
+        better="less",
     ),
     Column(
         *("backward_transfer", "backward transfer", "backward\ntransfer", "points", 2),
         "old tasks at the end minus when new",
     ),
-    Column("megabytes_up", "up", "up", "MB", 1, "all clients to the server, whole run; 1 MB is a million bytes", False),
-    Column("megabytes_down", "down", "down", "MB", 1, "the server to all clients, whole run", False),
+    Column(
+        *("megabytes_up", "up", "up", "MB", 1),
+        "all clients to the server, whole run; 1 MB is a million bytes",
+        deviation=False,
+        better="less",
+    ),
+    Column(
+        *("megabytes_down", "down", "down", "MB", 1),
+        "the server to all clients, whole run",
+        deviation=False,
+        better="less",
+    ),
     Column("images_per_second", "images/s", "images\nper s", "", 0, "training images per second of the rounds", False),
 )
 

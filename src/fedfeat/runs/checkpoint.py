@@ -17,6 +17,7 @@ import json
 import math
 import shutil
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from torch import Tensor
 
 from fedfeat.algorithm.tables import Tables
 from fedfeat.core.errors import CheckpointError
-from fedfeat.core.files import json_ready, sha256, write_atomically
+from fedfeat.core.files import json_digest, json_ready, sha256, write_atomically
 from fedfeat.core.payload import State
 from fedfeat.federation.exchange import Traffic
 from fedfeat.federation.progress import Progress
@@ -48,7 +49,8 @@ class CheckpointFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.owner: dict[int, str] = {}  # which file holds a client's newest state
-        self.shards: dict[str, tuple[int, str]] = {}  # files in use: clients that need them, checksum
+        self.users: Counter[str] = Counter()  # clients that need each file in use
+        self.digests: dict[str, str] = {}  # of these files
         self.number = max((int(p.name) for p in self._all()), default=0)
 
     def save(
@@ -84,7 +86,7 @@ class CheckpointFolder:
             "lost_states": progress.lost_states,
             "files": {
                 server: sha256(self.folder / server),
-                **{f"clients/{name}": digest for name, (_, digest) in sorted(self.shards.items())},
+                **{f"clients/{name}": digest for name, digest in sorted(self.digests.items())},
             },
             **extra,
         }
@@ -150,7 +152,7 @@ class CheckpointFolder:
         if not isinstance(manifest, dict):
             raise ValueError("manifest.json does not hold a table")
         checksum = manifest.pop("checksum")
-        if checksum != _digest(manifest):
+        if checksum != json_digest(manifest):
             raise ValueError("the checksum of manifest.json does not match")
         for name, expected in manifest["files"].items():
             if name.startswith(within):
@@ -177,7 +179,7 @@ class CheckpointFolder:
         return _read_progress(folder / SERVER, manifest), states, manifest
 
     def _write_clients(self, states: Mapping[int, State], touched: set[int]) -> None:
-        if len(self.shards) >= MOST_SHARDS:
+        if len(self.digests) >= MOST_SHARDS:
             touched = set(states)
         if touched:
             name = f"{self.number:08d}.safetensors"
@@ -187,17 +189,15 @@ class CheckpointFolder:
             self._own(touched, name, hashlib.sha256(content).hexdigest())
 
     def _own(self, clients: Iterable[int], name: str, digest: str) -> None:
-        """Note that a file now holds the newest state of some clients; files that nobody needs are let go."""
-        count = 0
+        """Note that a file now holds the newest state of some clients; others may be let go."""
         for client in clients:
-            count += 1
             if (old := self.owner.get(client)) is not None:
-                left, old_digest = self.shards[old]
-                self.shards[old] = (left - 1, old_digest)
-                if left == 1:
-                    del self.shards[old]
+                self.users[old] -= 1
+            self.users[name] += 1
             self.owner[client] = name
-        self.shards[name] = (count, digest)
+        self.users += Counter()  # without files that nobody needs
+        self.digests[name] = digest
+        self.digests = {used: self.digests[used] for used in self.users}
 
     def _clean(self, keep_ends: bool) -> None:
         """Drop what neither the newest two checkpoints need nor, if they are kept, those at the ends of tasks."""
@@ -225,11 +225,7 @@ class CheckpointFolder:
 def _write_manifest(folder: Path, described: Mapping[str, Any]) -> None:
     """Write the manifest, which comes last: a folder without a valid one is not a checkpoint."""
     manifest = json_ready(described)
-    write_atomically(folder / "manifest.json", json.dumps({**manifest, "checksum": _digest(manifest)}).encode())
-
-
-def _digest(manifest: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    write_atomically(folder / "manifest.json", json.dumps({**manifest, "checksum": json_digest(manifest)}).encode())
 
 
 def _server_tensors(progress: Progress) -> dict[str, Tensor]:

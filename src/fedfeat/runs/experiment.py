@@ -205,34 +205,27 @@ class Experiment:
             return self._run(folder, progress, (*listeners, *trackers))
 
     def _run(self, folder: RunFolder, progress: Progress, listeners: tuple[Listener, ...]) -> Result:
-        def emit(event: Event) -> None:
-            folder.append_event(event)
+        def tell(event: Event) -> None:
             for listener in listeners:
                 listener(event)
+
+        def emit(event: Event) -> None:
+            folder.append_event(event)
+            tell(event)
 
         begun = self.start_event()
         if len(progress.weights) == 0:
             folder.append_event(begun)
         where = {"task": progress.task + 1, "round": progress.round} if len(progress.weights) else None
         images = [len(split.indices) for split in self.scenario.splits]
-        told = {"folder": str(folder.path), "resumed_at": where, "images": images}
-        for listener in listeners:
-            listener({**begun, **told})
-        federation = Federation(
-            self.config,
-            self.scenario,
-            self.method,
-            self.engine,
-            progress,
-            folder=folder.path,
-        )
+        tell({**begun, "folder": str(folder.path), "resumed_at": where, "images": images})
+        federation = Federation(self.config, self.scenario, self.method, self.engine, progress, folder=folder.path)
         federation.run(emit, self._saver(folder))
         result = summarise(self.config, self.scenario, progress, self.notes) | self._privacy(folder.path)
         if rollbacks := rollbacks_of(folder.path):
             result["rollbacks"] = rollbacks
         write_json(folder.result_path, result)
-        for listener in listeners:
-            listener({"event": "end", "folder": str(folder.path), "result": result})
+        tell({"event": "end", "folder": str(folder.path), "result": result})
         return result
 
     def _saver(self, folder: RunFolder) -> Saver:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -51,13 +51,17 @@ class Forecast:
 
     def left(self, done: float = 0.0) -> TaskForecast:
         """Return the sum over the tasks that are left; ``done`` counts tasks, one that is begun by its rounds."""
-        shares = [min(max(number + 1 - done, 0.0), 1.0) for number in range(len(self.tasks))]
-        total = {
-            name: sum(getattr(t, name) * share for t, share in zip(self.tasks, shares, strict=True))
-            for name in ("rounds", "steps", "trained", "images", "up", "down", "seconds")
-        }
-        whole = {name: round(value) if name != "seconds" else value for name, value in total.items()}
-        return replace(self.tasks[-1], **whole)
+        return total(self.tasks, [min(max(number + 1 - done, 0.0), 1.0) for number in range(len(self.tasks))])
+
+
+def total(tasks: Sequence[TaskForecast], shares: Sequence[float]) -> TaskForecast:
+    """Return the sum over tasks, each with a share of it; what does not add up is that of the last one."""
+    sums = {
+        name: sum(getattr(task, name) * share for task, share in zip(tasks, shares, strict=True))
+        for name in ("rounds", "steps", "trained", "images", "up", "down", "seconds")
+    }
+    whole = {name: round(value) if name != "seconds" else value for name, value in sums.items()}
+    return replace(tasks[-1], **whole)
 
 
 class DryRuns:

@@ -5,8 +5,6 @@ Run folders, checkpoints, sweeps and the reproduction all ask here; reports ask 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,9 +13,10 @@ from typing import Any
 
 from fedfeat.config.config import Config, differing_keys
 from fedfeat.config.deciding import OWN_DATA, UNDECISIVE, deciding_tables, telling_keys, without_folder
-from fedfeat.config.presets import short_name
+from fedfeat.config.presets import Cell, short_name
 from fedfeat.config.renamed import as_recorded, new_key, with_first_names, with_first_values
 from fedfeat.core.errors import CheckpointError
+from fedfeat.core.files import json_digest
 from fedfeat.core.settings import flatten
 from fedfeat.runs.folder import RunFolder
 
@@ -31,12 +30,7 @@ FEW = 3  # settings that are told for every run; of more, only those that are no
 def deciding_settings(
     config: Config | Mapping[str, Any], *, place: bool = False, without: Collection[str] = ()
 ) -> Table:
-    """Return the nested tables of settings that decide a result, as checkpoints and results hold them.
-
-    :param config: a configuration, or its tables as they were read from a file of any version.
-    :param place: keep the path of one's own images, which is all that tells them from others.
-    :param without: dotted keys and tables that are left out besides.
-    """
+    """Return ``deciding_tables`` of a configuration, or of its tables as they were read from a file of any version."""
     if not isinstance(config, Config):
         return deciding_tables(as_recorded(config), place=place, without=without)
     table = config.to_table()
@@ -69,8 +63,7 @@ def identity(config: Config) -> str:
         changed["plugins"] = list(config.plugins)  # with their paths, as folders of sweeps were always named
     if config.run.keep_models:
         changed["keep_models"] = True
-    text = json.dumps({**changed, "method": config.method, "seed": config.seed}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:10]
+    return json_digest({**changed, "method": config.method, "seed": config.seed})[:10]
 
 
 def folder_name(config: Config, told: Iterable[str] = ()) -> str:
@@ -79,9 +72,9 @@ def folder_name(config: Config, told: Iterable[str] = ()) -> str:
     :param told: dotted keys whose values stand in it besides.
     """
     scenario = config.scenario
-    where = f"{config.data.name}-{scenario.tasks}-beta{scenario.beta:g}-k{scenario.clients}"
+    where = Cell(config.data.name, scenario.tasks, scenario.beta, scenario.clients)
     values = flatten(deciding_settings(config, place=True))
-    begin, end = f"{where}-{config.method}", f"-seed{config.seed}-{identity(config)}"
+    begin, end = f"{where.name}-{config.method}", f"-seed{config.seed}-{identity(config)}"
     for key in told:
         more = f"-{key.rpartition('.')[2]}{_in_a_name(values[key])}" if key in values else ""
         if len(begin) + len(more) + len(end) <= LONGEST_NAME:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from fedfeat.cli.teacher import app
+from fedfeat.cli import app
 from fedfeat.config.config import make_config
 from fedfeat.core.errors import ConfigError, MissingExtra
 from fedfeat.data.augment import DeviceImages
@@ -182,7 +182,7 @@ def test_build_writes_what_a_run_can_read(open_clip, tmp_path):
     write_toy(tmp_path / "toy.npz")
     out = tmp_path / "made" / "toy.safetensors"
     options = ["--model", str(tmp_path), "--out", str(out), "--data-path", str(tmp_path / "toy.npz")]
-    done = CliRunner().invoke(app, ["build", "npz", *options])
+    done = CliRunner().invoke(app, ["teacher", "build", "npz", *options])
     assert done.exit_code == 0, done.output
     assert "144 images and 6 classes in 2 dimensions" in done.output
     back = read_cache(out)
@@ -202,6 +202,7 @@ def test_build_writes_what_a_run_can_read(open_clip, tmp_path):
 )
 def test_build_refuses_in_one_sentence(changes, words, open_clip, tmp_path):
     options = {"--model": str(tmp_path), "--out": str(tmp_path / "c.safetensors"), **changes}
-    done = CliRunner().invoke(app, ["build", "digits", *(text for pair in options.items() for text in pair)])
+    arguments = [text for pair in options.items() for text in pair]
+    done = CliRunner().invoke(app, ["teacher", "build", "digits", *arguments])
     assert isinstance(done.exception, ConfigError)
     assert words in str(done.exception)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sweep_toys import MakeConfig
@@ -52,13 +51,6 @@ def test_an_address_where_nobody_answers_is_one_sentence(toy: MakeConfig, tmp_pa
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "ray":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtra, match=r"pip install 'fedfeat\[ray\]'"):
         ray_cluster("local")

@@ -24,7 +24,7 @@ from fedfeat.config.config import Config, differing_keys
 from fedfeat.core.audit import AUDIT, AuditLog
 from fedfeat.core.errors import FedfeatError, Refusal, one_line
 from fedfeat.core.files import remove_leftovers, write_json
-from fedfeat.core.payload import SHARED, Payload, State, tensor_of, value_bytes
+from fedfeat.core.payload import SHARED, Payload, State, moved, tensor_of, value_bytes
 from fedfeat.data import fingerprint
 from fedfeat.data.owned import held_classes
 from fedfeat.data.settings import OWNED
@@ -281,8 +281,7 @@ class ClientRun:
             if k.startswith(SHARED) and isinstance(v, Tensor)
         }
         engine.restore({client: {k: v for k, v in state.items() if not k.startswith(SHARED)}})
-        moved = {k: v.to(engine.device) if isinstance(v, Tensor) else v for k, v in request.items()}
-        ((_, reply),) = engine.ask(header["op"], {client: moved})
+        ((_, reply),) = engine.ask(header["op"], {client: moved(request, engine.device)})
         if isinstance(reply, Lost):
             raise FedfeatError(reply.reason)
         kept = {k: v for k, v in state.items() if k.startswith(SHARED)}
@@ -319,8 +318,7 @@ def before_growth(engine: InProcessEngine, weights: Tensor) -> Tensor:
 
 def _on_cpu(state: State, before: State) -> State:
     """Return a state for the disk; entries that did not change stay the very same objects."""
-    moved = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in state.items()}
-    return {k: before[k] if k in before and _equal(before[k], v) else v for k, v in moved.items()}
+    return {k: before[k] if k in before and _equal(before[k], v) else v for k, v in moved(state, "cpu").items()}
 
 
 def _equal(a: Any, b: Any) -> bool:

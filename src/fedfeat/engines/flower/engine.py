@@ -9,13 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.method import Method
 from fedfeat.config.config import Config
 from fedfeat.core.errors import one_line
-from fedfeat.core.payload import SHARED, Payload, State, number_of
+from fedfeat.core.payload import SHARED, Payload, State, moved, number_of
 from fedfeat.data import Dataset, fingerprint
 from fedfeat.engines.flower.codec import CodecError, Packed, pack, unpack
 from fedfeat.engines.flower.messages import ASK, PROTOCOL, Channel, Header, Reply, Request, config_to_send
@@ -183,7 +181,7 @@ class FlowerEngine(InProcessEngine):
         fault = None if self._masked(op) else fault_of(op, request, reply, self.sends, sizes)
         if fault is not None:
             return Lost("failed", fault)
-        return {k: v.to(self.device) if isinstance(v, Tensor) else v for k, v in reply.items()}
+        return moved(reply, self.device)
 
     def _oversized(self, op: str, requests: Mapping[int, Payload], replies: Mapping[int, Payload]) -> dict[int, str]:
         if op != TRAIN or self._masked(op):

@@ -24,7 +24,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fedfeat.core.files import write_atomically, write_json
+from fedfeat.core.files import json_digest, write_atomically, write_json
 from fedfeat.core.payload import State
 from fedfeat.engines.flower.codec import CodecError, Packed, decode, encode, pack, unpack
 from fedfeat.engines.flower.policy import PolicyError
@@ -248,14 +248,14 @@ class Store:
         ends = {str(task): end and asdict(end) for task, end in self.ends.items()}
         further = {"dropped": self.dropped, "ends": ends, "rollbacks": self.rollbacks}
         journal |= {name: value for name, value in further.items() if value}
-        write_json(self._checked, {"checksum": _digest(journal), "journal": journal})
+        write_json(self._checked, {"checksum": json_digest(journal), "journal": journal})
         write_json(self._journal, journal)
 
     def _last_journal(self) -> Any:
         """Return the journal with a checksum, or where that is damaged the other one."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             checked = json.loads(self._checked.read_text())
-            if checked["checksum"] == _digest(checked["journal"]):
+            if checked["checksum"] == json_digest(checked["journal"]):
                 return checked["journal"]
         return json.loads(self._journal.read_text())
 
@@ -320,7 +320,3 @@ def _is_within(place: tuple[int, ...], op: str, task: int, rounds: int | None) -
         return place[0] <= task
     # What is asked at the end of a task has the place of its last round, and comes after that round's checkpoint.
     return tuple(place) < (task, rounds - 1) or (tuple(place) == (task, rounds - 1) and op == TRAIN)
-
-
-def _digest(journal: Any) -> str:
-    return hashlib.sha256(json.dumps(journal, sort_keys=True).encode()).hexdigest()

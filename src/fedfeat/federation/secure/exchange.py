@@ -9,12 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 
-from torch import Tensor
-
 from fedfeat.algorithm.engine import DropOut, Engine
 from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError
-from fedfeat.core.payload import Payload
+from fedfeat.core.payload import Payload, moved
 from fedfeat.federation.exchange import Exchange, ExchangeOutcome, Traffic, check_quorum
 from fedfeat.federation.screen import TRAIN, fault_of
 from fedfeat.federation.secure.sums import (
@@ -63,7 +61,7 @@ class SummedExchange(Exchange):
             outcome.discarded = str(error)
             log.warning("the sum of the replies to %s cannot be used: %s", op, error)
         else:
-            yield JOINED, {k: v.to(self.engine.device) if isinstance(v, Tensor) else v for k, v in joined.items()}
+            yield JOINED, moved(joined, self.engine.device)
 
     def total(self, op: str, requests: Mapping[int, Payload], layout: Layout, outcome: ExchangeOutcome) -> Numbers:
         """Return the sum over the clients that replied, which are noted in the outcome."""

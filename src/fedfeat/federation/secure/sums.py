@@ -23,7 +23,7 @@ from fedfeat.algorithm.method import Method
 from fedfeat.algorithm.sent import LARGEST, Sent
 from fedfeat.config.config import Config
 from fedfeat.core.errors import FedfeatError
-from fedfeat.core.payload import Payload, Value, number_of, tensor_of
+from fedfeat.core.payload import Payload, as_tensor, number_of, tensor_of
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.screen import COUNT, TRAIN, WEIGHTS, declared_losses
 
@@ -255,7 +255,7 @@ def _whole(entry: SummedEntry, reply: Payload, request: Payload) -> Tensor:
 
     Steps are powers of two, so a float32 is scaled and rounded without an error of its own.
     """
-    values = _as_tensor(reply[entry.name]).detach()
+    values = as_tensor(reply[entry.name]).detach()
     if entry.name == WEIGHTS:
         values = values - tensor_of(request, WEIGHTS).to(values)
     values = values.cpu()
@@ -271,7 +271,3 @@ def _whole(entry: SummedEntry, reply: Payload, request: Payload) -> Tensor:
         rows = torch.zeros(entry.shape, dtype=torch.int64)
         whole = rows.index_add(0, tensor_of(reply, entry.classes).cpu().long(), whole.long())
     return whole
-
-
-def _as_tensor(value: Value) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Literal
 
 from pydantic import field_validator
 
-from fedfeat.core.files import expanded
 from fedfeat.core.settings import Settings, setting
 
 Encoder = Literal[
@@ -53,10 +51,6 @@ class TextSettings(Settings):
         if PLACE not in prompt:
             raise ValueError(f"a prompt must say where the class name goes, with {PLACE}")
         return prompt
-
-    def location(self) -> Path | None:
-        """Return ``path`` with ``~`` and environment variables expanded, or None when it is unset."""
-        return expanded(self.path)
 
     def prompts(self, names: tuple[str, ...]) -> list[str]:
         """Return what a local model reads for each class."""

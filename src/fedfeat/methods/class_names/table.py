@@ -10,6 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from fedfeat.core.errors import ConfigError
+from fedfeat.core.files import expanded
 from fedfeat.data.cifar import CIFAR10_CLASSES, CIFAR100_CLASSES
 from fedfeat.methods.class_names.settings import TextSettings, readable
 
@@ -46,7 +47,7 @@ def table_features(settings: TextSettings, names: Sequence[str]) -> np.ndarray:
 
 def table_path(settings: TextSettings) -> Path:
     """Return the table's file, or say that there is none."""
-    path = settings.location()
+    path = expanded(settings.path)
     if path is None:
         raise ConfigError("text.path: the encoder 'table' needs a .npy or .safetensors file; set path")
     if not path.is_file():

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedfeat.core.errors import ConfigError, MissingExtra
+from fedfeat.core.errors import ConfigError, MissingExtra, required
+from fedfeat.core.files import expanded
 from fedfeat.methods.class_names.settings import TextSettings
 
 PACKAGES = {
@@ -42,7 +43,7 @@ def text_tower(settings: TextSettings) -> Tower:
 
 def check_tower(settings: TextSettings) -> Path:
     """Return where the model lies; a missing place or package is refused before anything is loaded."""
-    path = settings.location()
+    path = expanded(settings.path)
     if path is None or not path.exists():
         where = "no path is set" if path is None else f"{path} does not exist"
         raise ConfigError(
@@ -186,9 +187,6 @@ def _checked(features: Tensor, width: int | None, path: Path) -> Tensor:
 
 def _pictures(pixels: np.ndarray) -> list[Any]:
     """Return PIL images, grey ones as RGB: the towers' own preprocessing starts from those."""
-    try:
-        image = importlib.import_module("PIL.Image")
-    except ImportError as error:
-        raise MissingExtra("pillow", "clip", "encoding images") from error
+    image = required("PIL.Image", "clip", "encoding images", package="pillow")
     rgb = np.repeat(pixels, 3, axis=3) if pixels.shape[3] == 1 else pixels
     return [image.fromarray(p) for p in np.ascontiguousarray(rgb)]

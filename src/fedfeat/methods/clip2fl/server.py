@@ -47,10 +47,7 @@ class FederatedFeatures(ServerStep):
 
     def __init__(self, settings: ServerSettings, teacher: Teacher) -> None:
         self.settings, self.teacher = settings, teacher
-
-    def is_active(self, round: int, rounds: int) -> bool:
-        """Say whether a round (from 0) of a task has a server step."""
-        return self.settings.is_active(round, rounds)
+        self.is_active = settings.is_active  # in which rounds of a task
 
     def broadcast(self, server: Server) -> Payload:
         """Send the classifier that gradients are measured at, in rounds that have a server step."""

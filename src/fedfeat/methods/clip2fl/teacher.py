@@ -54,10 +54,6 @@ class TeacherSettings(Settings):
     )
     device: str = setting("cpu", "where a live teacher encodes: cpu, cuda", origin="a choice")
 
-    def location(self) -> Path | None:
-        """Return ``path`` with ``~`` and environment variables expanded, or None when it is unset."""
-        return expanded(self.path)
-
 
 class CachedTeacher:
     """Features from a file."""
@@ -136,14 +132,14 @@ class LiveTeacher:
 Teacher = CachedTeacher | LiveTeacher
 
 
-def make_teacher(settings: TeacherSettings, who: str = "clip2fl") -> Teacher:
+def make_teacher(settings: TeacherSettings) -> Teacher:
     """Return the teacher that the settings name; what is missing is refused here, before any data is touched."""
-    path = settings.location()
+    path = expanded(settings.path)
     if settings.backend is None or path is None or not path.exists():
         came = "none is set" if path is None or settings.backend is None else f"{path} does not exist"
         raise ConfigError(
-            f"{who}.teacher: {who} needs CLIP's image and text towers and {came}; the weights are yours to supply, in "
-            f"one of four ways: {WAYS}"
+            f"clip2fl.teacher: clip2fl needs CLIP's image and text towers and {came}; the weights are yours to supply, "
+            f"in one of four ways: {WAYS}"
         )
     if settings.backend == "cache":
         check_kind(path)

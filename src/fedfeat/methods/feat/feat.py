@@ -26,14 +26,9 @@ from fedfeat.methods.feat.correction import PRIOR_HEAD, PRIOR_TAIL, EnergyCorrec
 from fedfeat.methods.feat.settings import FeatSettings
 from fedfeat.models import ETFHead
 
-
-def _corrects(settings: FeatSettings) -> bool:
-    return settings.egc.enabled
-
-
 ONE_GROUPING = "feat.egc.prior_source = 'online' measures on training steps, whose old classes are each client's own"
 SENDS = tuple(
-    replace(sent, when=_corrects, remark="from task 2 on", from_task=2, summed=True)
+    replace(sent, when=lambda settings: settings.egc.enabled, remark="from task 2 on", from_task=2, summed=True)
     for sent in (
         Sent("up/train/prior_head", "mean head energy of the client's exemplars", low=0, high=1, by="num_tail"),
         Sent("up/train/prior_tail", "mean tail energy of the client's exemplars", low=0, high=1, by="num_tail"),

@@ -23,7 +23,7 @@ function card(section, question, answer, more) {
 
 function learnedCard(best) {
   const { mean, std } = best.now.accuracy;
-  const average = mean.reduce((a, b) => a + b, 0) / mean.length;
+  const average = sum(mean) / mean.length;
   const deviation = std ? ` \u00b1 ${number(last(std))}` : "";
   return card(
     "learning",
@@ -36,7 +36,7 @@ function learnedCard(best) {
 function forgottenCard(best) {
   const { mean } = best.now.forgetting;
   if (!mean.length) return null;
-  const average = mean.reduce((a, b) => a + b, 0) / mean.length;
+  const average = sum(mean) / mean.length;
   const most = mean.indexOf(Math.max(...mean));
   return card(
     "forgetting",

@@ -121,7 +121,7 @@ function clientTable() {
     const lost = curve.length > 1 ? Math.max(...curve.slice(0, -1)) - last(curve) : null;
     return [
       client,
-      held.reduce((a, b) => a + b, 0),
+      sum(held),
       held.filter((n) => n > 0).length,
       took.get(client) ?? null,
       last(curve) ?? null,

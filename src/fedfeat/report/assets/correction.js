@@ -135,11 +135,11 @@ function energyFigure(span) {
   ];
   const edges = ofNew.map((_, i) => (i + 0.5) / ofNew.length);
   const share = (counts) => {
-    const all = counts.reduce((a, b) => a + b, 0) || 1;
+    const all = sum(counts) || 1;
     return counts.map((n) => (100 * n) / all);
   };
   const middle = (counts) => {
-    const all = counts.reduce((a, b) => a + b, 0) || 1;
+    const all = sum(counts) || 1;
     return counts.reduce((a, n, i) => a + n * edges[i], 0) / all;
   };
   const filled = Math.max(...[ofNew, ofOld].flatMap((counts) => counts.map((n, i) => (n ? i + 1 : 0)))) / ofNew.length;

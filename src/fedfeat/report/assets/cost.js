@@ -33,7 +33,7 @@ function trafficTable() {
   const shown = state.data.groups.filter((group) => Object.keys(group.traffic).length);
   const kinds = [...new Set(shown.flatMap((g) => Object.keys(g.traffic)))].sort();
   if (!kinds.length) return null;
-  const all = (group) => Object.values(group.traffic).reduce((a, b) => a + b, 0);
+  const all = (group) => sum(Object.values(group.traffic));
   return table("traffic", {
     caption: "Megabytes in the whole run, as counted, mean over seeds",
     columns: [

@@ -56,6 +56,13 @@ function grouped(list, by) {
   return found;
 }
 
+/** Return the sum of some numbers. */
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+
+/** Compare numbers by size and anything else as text in which numbers count as such. */
+const inOrder = (a, b) =>
+  typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
+
 /** Return the last entry of a list. */
 const last = (list) => list[list.length - 1];
 

@@ -139,7 +139,7 @@ function methodKey(section) {
         state.hidden[shown ? "add" : "delete"](group.label);
         render();
       };
-      const mark = make("span", { class: name, "aria-hidden": "true" }, glyph);
+      const mark = make("span", { style: `color: var(--${name})`, "aria-hidden": "true" }, glyph);
       return make(
         "button",
         { type: "button", "aria-pressed": String(shown), title: group.label, onclick: press },

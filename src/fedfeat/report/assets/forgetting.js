@@ -131,7 +131,7 @@ function confusionFigure() {
   const found = scenario ? [...new Set(scenario.tasks.flatMap((t) => t.classes))] : [];
   const names = counts.map((_, i) => found[i] ?? String(i));
   const share = counts.map((row) => {
-    const all = row.reduce((a, b) => a + b, 0);
+    const all = sum(row);
     return row.map((n) => (all ? (100 * n) / all : null));
   });
   const latest = scenario && last(scenario.tasks);

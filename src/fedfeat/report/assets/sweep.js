@@ -13,9 +13,6 @@ function sweepFigures() {
   });
 }
 
-const inOrder = (a, b) =>
-  typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true });
-
 function sweepSpec(key, values, points) {
   const lines = sweepLines(key, points);
   const several = lines.some((l) => l.ends.some((end) => end[1] !== null));
@@ -84,7 +81,7 @@ function sweepLines(key, points) {
 /** Return mean and sample deviation of the results of some groups. */
 function spreadOf(list) {
   const results = list.map((group) => group.result[0]);
-  const mean = results.reduce((a, b) => a + b, 0) / results.length;
+  const mean = sum(results) / results.length;
   const squares = results.reduce((a, b) => a + (b - mean) ** 2, 0);
   return [mean, results.length > 1 ? Math.sqrt(squares / (results.length - 1)) : null];
 }

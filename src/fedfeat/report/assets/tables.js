@@ -97,10 +97,6 @@ function sorted({ spec, sort }) {
   return [...spec.rows].sort((one, other) => {
     const [a, b] = [rank(one[sort.index]), rank(other[sort.index])];
     if (empty(a) || empty(b)) return empty(a) - empty(b);
-    const order =
-      typeof a === "number" && typeof b === "number"
-        ? a - b
-        : String(a).localeCompare(String(b), "en", { numeric: true });
-    return sort.down ? -order : order;
+    return sort.down ? -inOrder(a, b) : inOrder(a, b);
   });
 }

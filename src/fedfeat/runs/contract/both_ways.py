@@ -10,7 +10,7 @@ from torch import Tensor
 from fedfeat.algorithm.engine import Lost
 from fedfeat.algorithm.method import Method
 from fedfeat.config.config import Config
-from fedfeat.core.payload import Payload
+from fedfeat.core.payload import Payload, copied
 from fedfeat.data.dataset import Dataset
 from fedfeat.engines.base import BaseEngine
 from fedfeat.engines.cuda.engine import CudaEngine
@@ -79,12 +79,7 @@ class BothWays(InProcessEngine):
 
 def kept(replies: Iterator[tuple[int, Any]]) -> dict[int, Any]:
     """Return replies with tensors of their own: an engine may write over those it gave."""
-    return {
-        client: reply
-        if isinstance(reply, Lost)
-        else {n: v.clone() if isinstance(v, Tensor) else v for n, v in reply.items()}
-        for client, reply in replies
-    }
+    return {client: reply if isinstance(reply, Lost) else copied(reply) for client, reply in replies}
 
 
 def difference(ours: Mapping[int, Payload], theirs: Mapping[int, Payload]) -> str | None:

@@ -80,34 +80,27 @@ def where_they_stand() -> tuple[Any, ...]:
     )
 
 
-class Lookout:
-    """Runs something line by line and notes the first line of the author's files that moves a generator."""
+def drawing_line(source: Source, work: Callable[[], object]) -> str | None:
+    """Run something line by line; return the first line of the author's files that moves a generator, if one does."""
+    states = where_they_stand()
+    at_work: str | None = None  # the author's line
+    culprit: str | None = None
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
-        self.states = where_they_stand()
-        self.line: str | None = None  # the author's line at work
-        self.culprit: str | None = None
-
-    def watch(self, work: Callable[[], object]) -> str | None:
-        """Return that line, or None if the author's files do not move any."""
-        earlier = sys.gettrace()
-        sys.settrace(self._call)
-        try:
-            work()
-        finally:
-            sys.settrace(earlier)
-        return self.culprit
-
-    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        return self._look if frame.f_code.co_filename in self.source else None
-
-    def _look(self, frame: FrameType, event: str, arg: Any) -> Any:
+    def look(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal states, at_work, culprit
         now = where_they_stand()
-        if now != self.states:
-            self.culprit = self.culprit or self.line
-            self.states = now
+        if now != states:
+            culprit = culprit or at_work
+            states = now
         back = frame.f_back
         at = back if event == "return" and back is not None else frame
-        self.line = place(at.f_code.co_filename, at.f_lineno) if at.f_code.co_filename in self.source else None
-        return self._look
+        at_work = place(at.f_code.co_filename, at.f_lineno) if at.f_code.co_filename in source else None
+        return look
+
+    earlier = sys.gettrace()
+    sys.settrace(lambda frame, event, arg: look if frame.f_code.co_filename in source else None)
+    try:
+        work()
+    finally:
+        sys.settrace(earlier)
+    return culprit

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedfeat.core.settings import merge
 from fedfeat.data.dataset import Images, Labels
 from fedfeat.scenario import Scenario, ScenarioSettings
 from fedfeat.scenario.partition import Split
@@ -36,7 +37,7 @@ def write_toy(path: Path) -> Path:
 
 def toy_table(**changes: Any) -> dict[str, Any]:
     """Return the experiment as nested tables, with changes to some of them."""
-    table: dict[str, Any] = {
+    table = {
         "seed": 7,
         "data": {"name": "npz"},
         "scenario": {"tasks": TASKS, "clients": CLIENTS, "budget": BUDGET},
@@ -45,9 +46,7 @@ def toy_table(**changes: Any) -> dict[str, Any]:
         "engine": {"device": "cpu", "threads": 1},
         "run": {"checkpoint_seconds": 0},
     }
-    for key, value in changes.items():
-        table[key] = {**table[key], **value} if isinstance(table.get(key), dict) else value
-    return table
+    return merge(table, changes)
 
 
 def scenario_from(labels: Labels, samples: list[list[list[int]]]) -> Scenario:

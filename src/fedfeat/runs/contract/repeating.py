@@ -9,7 +9,7 @@ import torch
 from fedfeat.config.plugins import forget
 from fedfeat.runs.contract.both_ways import AtOnce, Backwards
 from fedfeat.runs.contract.compare import difference, first_difference
-from fedfeat.runs.contract.hidden import Lookout, remembered
+from fedfeat.runs.contract.hidden import drawing_line, remembered
 from fedfeat.runs.contract.promise import Broken, promise
 from fedfeat.runs.contract.trial import Interrupted, Trial, history, interrupting
 from fedfeat.runs.experiment import resume, start
@@ -23,7 +23,7 @@ def random(trial: Trial) -> None:
     """Set the generators of torch, NumPy and Python otherwise; if that matters, find the line that draws."""
     told = difference(trial.reference.folder, trial.second.folder)
     if told is not None and difference(trial.reference.folder, trial.run().folder) is None:
-        line = Lookout(trial.source).watch(trial.run)
+        line = drawing_line(trial.source, trial.run)
         raise Broken(f"with the global generators of torch, NumPy and Python set otherwise, {told}", ADDRESSED, line)
 
 

@@ -11,12 +11,11 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from fedfeat.core.errors import MissingExtra
+from fedfeat.core.errors import required
 from fedfeat.models import Network, PretrainedBackbone
 from fedfeat.runs.trained import Trained
 
@@ -64,6 +63,7 @@ def _independent(network: Network) -> Network:
     return twin
 
 
+PURPOSE = "exporting to ONNX"
 METADATA = "fedfeat.json"  # the entry of a TorchScript file
 Predict = Callable[[Tensor], tuple[Tensor, Tensor]]  # images -> logits and probabilities
 
@@ -75,7 +75,8 @@ class Onnx:
 
     def write(self, graph: PredictionGraph, path: Path, metadata: Mapping[str, str]) -> None:
         """Export with a batch of any size; the metadata become the model's properties."""
-        _require("onnx", "onnxscript", "onnxruntime")
+        for package in ("onnx", "onnxscript", "onnxruntime"):
+            required(package, "export", PURPOSE)
         with _quiet():
             program = torch.onnx.export(
                 graph,
@@ -92,7 +93,7 @@ class Onnx:
 
     def load(self, path: Path) -> Predict:
         """Return the file as a function on the CPU."""
-        (onnxruntime,) = _require("onnxruntime")
+        onnxruntime = required("onnxruntime", "export", PURPOSE)
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
 
         def predict(images: Tensor) -> tuple[Tensor, Tensor]:
@@ -122,16 +123,6 @@ class TorchScript:
 
 Format = Onnx | TorchScript
 FORMATS: dict[str, Format] = {"onnx": Onnx(), "torchscript": TorchScript()}
-
-
-def _require(*packages: str) -> tuple[Any, ...]:
-    found = []
-    for package in packages:
-        try:
-            found.append(__import__(package))
-        except ImportError as error:
-            raise MissingExtra(package, "export", "exporting to ONNX") from error
-    return tuple(found)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.config.config import make_config
-from fedfeat.core.errors import FedfeatError, MissingExtra
+from fedfeat.core.errors import FedfeatError, required
 from fedfeat.core.files import write_atomically
 from fedfeat.runs.folder import PLUGINS
 from fedfeat.runs.sweep.planned import Event, Planned, RunOutcome, RunPool, Watch, attempt
@@ -20,10 +20,7 @@ Answer = dict[str, Any]
 
 def ray_cluster(address: str, *, workers: int | None = None, per_gpu: int | None = None) -> RunPool:
     """Return a pool on the cluster at an address; ``local`` starts one on this machine with ``workers`` processors."""
-    try:
-        import ray
-    except ImportError:
-        raise MissingExtra("ray", "ray", "a sweep on a Ray cluster") from None
+    ray = required("ray", "ray", "a sweep on a Ray cluster")
 
     def pool(runs: Sequence[Planned], watch: Watch) -> Iterator[RunOutcome]:
         if runs:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from fedfeat.config.config import Config
 from fedfeat.core.errors import CheckpointError, ConfigError, DataError, FedfeatError, TrainingDiverged
@@ -41,18 +41,9 @@ class RunOutcome:
     lasting: bool = False  # the same run would fail again: its settings, its data or its folder have to change
 
 
-class Watch(Protocol):
-    """Is told every event of every run, and ``done`` or ``failed`` at its end."""
-
-    def __call__(self, run: Planned, event: Event) -> None:
-        """Take one event of one run."""
-
-
-class RunPool(Protocol):
-    """Runs experiments somewhere and yields their outcomes as they come; a failure is an outcome too."""
-
-    def __call__(self, runs: Sequence[Planned], watch: Watch) -> Iterable[RunOutcome]:
-        """Run all of them."""
+Watch = Callable[[Planned, Event], None]  # is told every event of every run, and ``done`` or ``failed`` at its end
+# Runs experiments somewhere and yields their outcomes as they come; a failure is an outcome too.
+RunPool = Callable[[Sequence[Planned], Watch], Iterable[RunOutcome]]
 
 
 def stored(run: Planned) -> RunOutcome | None:

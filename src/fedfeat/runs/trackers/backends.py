@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import time
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedfeat.config.config import Config
-from fedfeat.core.errors import MissingExtra
+from fedfeat.core.errors import required
 from fedfeat.core.settings import flatten
 
 Scalars = dict[str, float]
@@ -35,13 +34,11 @@ class TensorBoard:
     """Event files with scalars and the configuration in the run folder; ``tensorboard --logdir runs`` shows them."""
 
     def __init__(self, run: TrackedRun) -> None:
-        try:
-            from torch.utils.tensorboard.writer import SummaryWriter
-        except ImportError as error:
-            raise MissingExtra("tensorboard", "tensorboard", "the tracker to TensorBoard") from error
+        where, name = "torch.utils.tensorboard.writer", "tensorboard"
+        writer = required(where, name, "the tracker to TensorBoard", name)
         # What was written after the checkpoint that a run resumes from is written again.
         purge = run.first_step + 1 if run.resumed else None
-        self.writer = SummaryWriter(str(run.folder / "tensorboard"), purge_step=purge)
+        self.writer = writer.SummaryWriter(str(run.folder / "tensorboard"), purge_step=purge)
         indented = "\n".join(f"    {line}" for line in run.config.to_toml().splitlines())
         self.writer.add_text("config", indented, run.first_step)
 
@@ -63,10 +60,7 @@ class WeightsAndBiases:
         mode = os.environ.get("WANDB_MODE") or "offline"
         if mode == "offline":
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # offline means that nothing is sent at all
-        try:
-            wandb: Any = importlib.import_module("wandb")
-        except ImportError as error:
-            raise MissingExtra("wandb", "wandb", "the tracker to Weights & Biases") from error
+        wandb = required("wandb", "wandb", "the tracker to Weights & Biases")
         # Neither the terminal nor the machine is recorded: only the numbers of the run.
         quiet = wandb.Settings(console="off", silent=True, disable_git=True, disable_code=True, x_disable_stats=True)
         self.run = wandb.init(
@@ -94,11 +88,9 @@ class MLflow:
 
     def __init__(self, run: TrackedRun) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when the package is imported
-        try:
-            importlib.import_module("sqlalchemy")  # what MLflow's databases need
-            self.mlflow: Any = importlib.import_module("mlflow")
-        except ImportError as error:
-            raise MissingExtra("mlflow-skinny", "mlflow", "the tracker to MLflow") from error
+        purpose, package = "the tracker to MLflow", "mlflow-skinny"
+        required("sqlalchemy", "mlflow", purpose, package)  # what MLflow's databases need
+        self.mlflow = required("mlflow", "mlflow", purpose, package)
         for chatty in ("mlflow", "alembic"):
             logging.getLogger(chatty).setLevel(logging.WARNING)
         self.client: Any = self.mlflow.MlflowClient(tracking_uri=tracking_uri(str(run.config.tracker.mlflow)))
