@@ -20,16 +20,11 @@ from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment, resume, start
 from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_table, untimed, write_toy
+from toy_runs import weights
 
 
 def fedfeat(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "fedfeat", *map(str, arguments)]
-
-
-def weights(folder: Path) -> bytes:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0].weights.numpy().tobytes()
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from federations import comparable
 from local_grid import LocalGrid, local_nodes
 
 from fedfeat.config.config import Config
@@ -18,15 +19,10 @@ from fedfeat.methods import all_methods
 from fedfeat.runs.experiment import Experiment, Result, start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
-from toy import toy_config, untimed, write_toy
+from toy import toy_config, write_toy
+from toy_runs import weights
 
 pytestmark = pytest.mark.slow
-
-
-def weights(folder: Path) -> bytes:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0].weights.numpy().tobytes()
 
 
 def both(method: str, tmp_path: Path, **changes: Any) -> tuple[Config, Config]:
@@ -40,11 +36,6 @@ def both(method: str, tmp_path: Path, **changes: Any) -> tuple[Config, Config]:
 def federated(config: Config, folder: Path, grid: LocalGrid) -> Result:
     RunFolder.create(folder, config, {})
     return run_in(folder, grid)
-
-
-def comparable(result: Result) -> Result:
-    config = {k: v for k, v in result["config"].items() if k != "engine"}
-    return {**untimed(result), "config": config}
 
 
 def test_every_tensor_of_a_reply_comes_to_the_servers_device(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from fedfeat.engines.flower import keys
 from fedfeat.engines.flower.addresses import split_address
 from fedfeat.runs import deploy
 from fedfeat.runs.experiment import start
-from fedfeat.runs.folder import RunFolder
 from toy import toy_config, write_toy
+from toy_runs import weights
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 NAMES = ["client-0", "client-1", "client-2"]
@@ -26,12 +26,6 @@ noise = 0.01
 one_answer = true
 operations = ["train", "keep_random"]
 """
-
-
-def weights(folder: Path) -> bytes:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0].weights.numpy().tobytes()
 
 
 def test_a_federation_with_tls_keys_policies_clip_noise_and_masks(tmp_path: Path) -> None:
