@@ -1,4 +1,4 @@
-"""The engine, the clients and their memory in one process: the same bytes as in simulation, for every method."""
+"""The engine, the clients and their memory in one process: the same bytes as in simulation, for every part."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from fedfeat.core.payload import Payload
 from fedfeat.engines.flower.codec import pack
 from fedfeat.engines.flower.engine import FlowerEngine
 from fedfeat.engines.flower.messages import Channel, Reply
-from fedfeat.methods import all_methods
 from fedfeat.runs.experiment import Experiment, Result, start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
-from toy import toy_config, write_toy
+from toy import each_part_once, toy_config, write_toy
 from toy_runs import weights
 
 pytestmark = pytest.mark.slow
@@ -60,7 +59,7 @@ def test_every_tensor_of_a_reply_comes_to_the_servers_device(tmp_path: Path) -> 
     }
 
 
-@pytest.mark.parametrize("method", all_methods())
+@pytest.mark.parametrize("method", each_part_once())
 def test_same_bytes_as_in_process(method: str, tmp_path: Path) -> None:
     here, there = both(method, tmp_path)
     expected = start(here, tmp_path / "here")

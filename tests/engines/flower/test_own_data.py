@@ -29,13 +29,13 @@ from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.exchange import TooFewClients
 from fedfeat.federation.screen import fault_of
-from fedfeat.methods import all_methods
 from fedfeat.methods.fedcbdr.fedcbdr import LeverageChoice
 from fedfeat.methods.fedcbdr.leverage import row_mask, shared_rotation
 from fedfeat.runs.experiment import Experiment, Result, start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
 from fedfeat.scenario.build import named_classes
+from toy import each_part_once
 from toy_runs import saved, weights
 
 CLASSES = [name for task in TASKS for name in task]
@@ -73,8 +73,8 @@ def said() -> Iterator[list[str]]:
     logging.getLogger("fedfeat").removeHandler(handler)
 
 
-@pytest.mark.parametrize("method", all_methods())
-def test_every_method_runs_on_clients_own_images(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", each_part_once())
+def test_every_part_runs_on_clients_own_images(method: str, tmp_path: Path) -> None:
     config = own_config(method, train={"rounds": 1, "local_epochs": 1})
     result = federated(config, tmp_path / "run", LocalGrid(own_nodes(tmp_path)))
     assert result["rounds_with_fewer_clients"] == []
