@@ -6,6 +6,7 @@ from typing import Any
 
 from fedfeat.config.config import Config, make_config
 from fedfeat.data.dataset import Augmentation, Dataset
+from fedfeat.methods import all_methods, parts_of
 from fedfeat.runs.contract import problem
 from fedfeat.runs.contract.problem import NUM_CLASSES, PER_CLASS, TESTED, scenario_from, toy_images, write_toy
 
@@ -13,6 +14,7 @@ __all__ = [
     "NUM_CLASSES",
     "PER_CLASS",
     "SMALL",
+    "each_part_once",
     "scenario_from",
     "toy_config",
     "toy_dataset",
@@ -28,6 +30,17 @@ SMALL: dict[str, Any] = {
     "lander": {"batch": 8, "generation": {"rounds": 2, "adversarial_delay": 1, **GENERATION}},
     "fedfsa": {"server_epochs": 5, "text": {"dim": 24}},
 }
+
+
+def each_part_once() -> list[str]:
+    """Return few of the methods that the contract holds, so that every part of those is in one."""
+    chosen: set[str] = set()
+    covered: set[str] = set()
+    for method in sorted(all_methods(), key=lambda method: -len(parts_of(method))):
+        if new := {part.name for part in parts_of(method)} - covered:
+            chosen.add(method)
+            covered |= new
+    return [method for method in all_methods() if method in chosen]
 
 
 def toy_dataset(augmentation: Augmentation | None = None) -> Dataset:

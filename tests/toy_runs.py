@@ -31,6 +31,18 @@ def run_toy(folder: Path, method: str, scenario_object: Scenario | None = None, 
     return Run(experiment, progress, experiment.run(run_folder, progress, ()))
 
 
+def saved(folder: Path) -> Progress:
+    """Return the progress in the last checkpoint of a run."""
+    loaded = RunFolder.open(folder).checkpoints.load()
+    assert loaded is not None
+    return loaded[0]
+
+
+def weights(folder: Path) -> bytes:
+    """Return the bytes of the model in the last checkpoint of a run."""
+    return saved(folder).weights.numpy().tobytes()
+
+
 def extra_traffic(result: Result) -> dict[str, int]:
     """Bytes by entry, without the model, the number of samples and the losses."""
     return {

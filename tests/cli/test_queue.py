@@ -13,9 +13,9 @@ from typer.testing import CliRunner, Result
 from fedfeat.cli import app
 from fedfeat.cli.queue import read_queue
 from fedfeat.core.errors import ConfigError
-from fedfeat.runs.folder import RunFolder
 from fedfeat_reproduction.records import read_record, record_of_run, write_record
 from toy import toy_table, write_toy
+from toy_runs import weights
 
 
 @pytest.fixture
@@ -36,10 +36,8 @@ def queue_of(folder: Path, *lines: str) -> Path:
 
 
 def result_and_weights(folder: Path) -> tuple[dict[str, object], bytes]:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
     result = json.loads((folder / "result.json").read_text())
-    return {k: v for k, v in result.items() if "second" not in k}, loaded[0].weights.numpy().tobytes()
+    return {k: v for k, v in result.items() if "second" not in k}, weights(folder)
 
 
 def test_runs_of_a_queue_equal_runs_of_their_own_and_a_failure_ends_no_other(config: Path, tmp_path: Path) -> None:

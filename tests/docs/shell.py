@@ -42,17 +42,6 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 
 
-DIGITS_PER_CLASS = 40
-
-
-def few_digits(load: Callable[[], Any]) -> Callable[[], Any]:
-    """Return a loader of a few digits of each class, which are read once."""
-    bunch = load()
-    kept = np.sort(np.concatenate([np.flatnonzero(bunch.target == c)[:DIGITS_PER_CLASS] for c in range(10)]))
-    bunch.images, bunch.target = bunch.images[kept], bunch.target[kept]
-    return lambda: bunch
-
-
 class Reader:
     """Works through pages in one folder."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
 from documents import ROOT
 
 from attack_table import Row, update, written
@@ -28,9 +27,8 @@ def test_enough_was_tried() -> None:
     assert kills >= 40
 
 
-@pytest.mark.parametrize(
-    "attack",
-    [
+def test_every_known_attack_has_a_row() -> None:
+    known = (
         "plugin of the server's choice",
         "data called public",
         "second hello",
@@ -49,10 +47,8 @@ def test_enough_was_tried() -> None:
         "SuperLink's port",
         "flipped bits",
         "rollback without permission",
-    ],
-)
-def test_a_known_attack_has_a_row(attack: str) -> None:
-    assert any(attack in row.attack for row in ROWS)
+    )
+    assert [attack for attack in known if not any(attack in row.attack for row in ROWS)] == []
 
 
 def test_rows_of_other_tests_stay(tmp_path: Path) -> None:

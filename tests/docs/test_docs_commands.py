@@ -11,13 +11,14 @@ import click
 import pytest
 import typer
 from documents import DOCUMENTS, NOT_RUN, NOT_RUN_HERE, REASONS, ROOT, SHELL, Command, blocks_of, commands, excuses
-from shell import GIVEN, Reader, few_digits, finished_run
+from shell import GIVEN, Reader, finished_run
 
 from fedfeat.cli import app
 from fedfeat.cli import run as cli_run
 from fedfeat.config.config import load_config
 from fedfeat.runs import sweep
 from fedfeat.runs.sweep import in_turn
+from few_digits import few_digits
 
 TUTORIAL = ROOT / "docs" / "tutorial"
 CHAPTERS = [

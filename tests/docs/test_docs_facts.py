@@ -26,21 +26,17 @@ from reference_pages import configuration_reference, configuration_tables, type_
 from toy import toy_config, toy_dataset, toy_table
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
-def test_local_links_lead_somewhere(path: Path) -> None:
-    for link in links(path):
-        if link.startswith(("http://", "https://")):
-            continue
-        name, _, anchor = link.partition("#")
-        target = (path.parent / name).resolve() if name else path
-        assert target.exists(), f"{path.name}: the link {link} leads nowhere"
-        assert not anchor or anchor in anchors(target), f"{path.name}: {target.name} has no heading #{anchor}"
-
-
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda p: p.name)
-def test_files_named_in_code_style_exist(path: Path) -> None:
-    for name in re.findall(r"`((?:src|tests|docs|configs)/[\w./]+)`", path.read_text()):
-        assert (ROOT / name).exists(), f"{path.name} names {name}, which does not exist"
+def test_local_links_and_files_named_in_code_style_exist() -> None:
+    for path in DOCUMENTS:
+        for link in links(path):
+            if link.startswith(("http://", "https://")):
+                continue
+            name, _, anchor = link.partition("#")
+            target = (path.parent / name).resolve() if name else path
+            assert target.exists(), f"{path.name}: the link {link} leads nowhere"
+            assert not anchor or anchor in anchors(target), f"{path.name}: {target.name} has no heading #{anchor}"
+        for name in re.findall(r"`((?:src|tests|docs|configs)/[\w./]+)`", path.read_text()):
+            assert (ROOT / name).exists(), f"{path.name} names {name}, which does not exist"
 
 
 def test_the_configuration_reference_is_up_to_date() -> None:

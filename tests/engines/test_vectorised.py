@@ -186,8 +186,11 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("method", "changes"), VARIANTS)
-@pytest.mark.parametrize("convolutions", ["grouped", "products"])
+# What a loss asks for does not depend on how convolutions are computed, so each meets one of the two ways.
+@pytest.mark.parametrize(
+    ("method", "changes", "convolutions"),
+    [(*variant, ("products", "grouped")[place % 2]) for place, variant in enumerate(VARIANTS)],
+)
 def test_one_round_agrees_reply_by_reply(method: str, changes: dict[str, Any], convolutions: Any) -> None:
     def train(seed: int) -> tuple[dict[int, Payload], dict[int, Payload]]:
         engine = make_engine(method, seed=seed, **changes)

@@ -15,6 +15,7 @@ from fedfeat.core.errors import ConfigError
 from fedfeat.engines.cuda.simulated import simulated_gpu
 from fedfeat.federation.progress import Progress
 from fedfeat.methods import all_methods, compose
+from fedfeat.models import FlatModel
 from fedfeat.runs.contract.both_ways import BothWays
 from fedfeat.runs.experiment import Experiment, start
 from fedfeat.runs.folder import RunFolder
@@ -71,7 +72,24 @@ def test_where_tasks_bring_domains_no_class_is_old(tmp_path: Path) -> None:
     assert [len(e["per_class"]) for e in events] == [10] * 4
     assert events[0]["head_tail"][1] is None
     assert events[1]["head_tail"] == [events[1]["per_task"][1], events[1]["per_task"][0]]
-    assert load_trained(tmp_path / "run", task=2).seen == (2, 0, 10)
+    seen = load_trained(tmp_path / "run", task=2).seen
+    assert (seen, seen.num_before) == ((2, 0, 10), 10)
+
+
+@pytest.mark.parametrize("method", ["fedewc", "fedssi"])
+def test_where_tasks_bring_domains_the_model_before_had_every_class(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    widened = FlatModel.widened
+
+    def noting(model: FlatModel, vector: torch.Tensor, num_classes: int, fill: float = 0.0) -> torch.Tensor:
+        rows.append(num_classes)
+        return widened(model, vector, num_classes, fill)
+
+    monkeypatch.setattr(FlatModel, "widened", noting)
+    start(make_config(toy_table(method=method, **DOMAINS)), tmp_path / "run")
+    assert set(rows) == {10}
 
 
 @pytest.mark.slow

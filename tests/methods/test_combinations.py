@@ -132,11 +132,6 @@ def test_two_addons_that_fit_run_together(pair: tuple[str, str], tmp_path: Path,
     run_two_tasks(spec("fedcbdr", *ordered), tmp_path / "run", tables)
 
 
-@pytest.mark.parametrize("pair", FITTING, ids="+".join)
-def test_two_addons_that_fit_compose_in_either_order(pair: tuple[str, str], tables: dict[str, Any]) -> None:
-    toy_config(spec("fedcbdr", *pair), **tables)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:calibrate")
 def test_everything_that_fits_together_runs_together(tmp_path: Path, tables: dict[str, Any]) -> None:
@@ -183,13 +178,13 @@ def test_an_addon_is_refused_where_nothing_is_trained(base: str, addon: str, tab
 
 
 @pytest.mark.parametrize("addon", NEEDS)
-@pytest.mark.parametrize("base", BASES)
-def test_an_addon_without_what_it_needs_is_refused(base: str, addon: str, tables: dict[str, Any]) -> None:
-    assert f"{addon} needs" in refusal(f"{base}+{addon}", tables)
-    assert f"{addon} needs" in refusal(f"{base}+{addon}+{NEEDS[addon]}", tables)
+def test_an_addon_without_what_it_needs_is_refused(addon: str, tables: dict[str, Any]) -> None:
+    assert f"{addon} needs" in refusal(f"fedcbdr+{addon}", tables)
+    assert f"{addon} needs" in refusal(f"fedcbdr+{addon}+{NEEDS[addon]}", tables)
 
 
-@pytest.mark.parametrize("method", [*BASES, *ALLOWED])
+# The head is that of the base, or of an add-on that brings its own.
+@pytest.mark.parametrize("method", [*BASES, *(spec("fedcbdr", addon) for addon in ADDONS)])
 def test_growth_keeps_every_number_of_the_old_model(method: str, tables: dict[str, Any]) -> None:
     engine = Experiment(toy_config(method, **tables), toy_dataset()).engine
     engine.begin_task(0)
@@ -210,9 +205,9 @@ def test_the_tables_above_name_parts_that_exist() -> None:
     assert {name for table in tables for name in table} <= set(ADDONS)
 
 
-# Two losses that share a name are one line in the log, and nobody sees which of them moved.
-@pytest.mark.parametrize("method", [*ALLOWED, *(spec("fedcbdr", *pair) for pair in FITTING)])
-def test_every_loss_has_a_name_of_its_own(method: str, tables: dict[str, Any]) -> None:
-    parts = toy_config(method, **tables).build_method()
-    names = [part.name for part in (parts.loss, *parts.terms, *parts.penalties)]
-    assert len(set(names)) == len(names)
+def test_what_fits_composes_in_either_order_and_every_loss_has_a_name_of_its_own(tables: dict[str, Any]) -> None:
+    """Two losses that share a name are one line in the log, and nobody sees which of them moved."""
+    for method in (*ALLOWED, *(spec("fedcbdr", *pair) for pair in FITTING)):
+        parts = toy_config(method, **tables).build_method()
+        names = [part.name for part in (parts.loss, *parts.terms, *parts.penalties)]
+        assert len(set(names)) == len(names), method

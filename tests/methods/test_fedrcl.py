@@ -126,17 +126,16 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("labels", BATCHES.values(), ids=BATCHES)
-@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("kind", ["random", "identical", "zero", "huge"])
-def test_odd_batches_are_finite_with_finite_gradients(labels: list[int], name: str, kind: str) -> None:
+def test_odd_batches_are_finite_with_finite_gradients(labels: list[int], kind: str) -> None:
     x = features(len(labels))
     x = {"random": x, "identical": torch.ones_like(x), "zero": torch.zeros_like(x), "huge": 1e15 * x}[kind]
     x.requires_grad_()
-    loss = LOSSES[name](Pairs(x, torch.tensor(labels)))
-    loss.backward()
-    assert x.grad is not None
-    assert torch.isfinite(loss)
-    assert torch.isfinite(x.grad).all()
+    for name, function in LOSSES.items():
+        loss = function(Pairs(x, torch.tensor(labels)))
+        (gradient,) = torch.autograd.grad(loss, x)
+        assert torch.isfinite(loss), name
+        assert torch.isfinite(gradient).all(), name
 
 
 def test_a_batch_of_one_class_has_nothing_to_contrast() -> None:

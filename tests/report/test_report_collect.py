@@ -190,14 +190,14 @@ BROKEN = [b"", b"{", b"[1, 2]", b"\xff\xfe\x00", b'{"tasks": 3}', b"null", b"[" 
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("content", BROKEN, ids=range(len(BROKEN)))
-def test_no_broken_file_raises(make_run, name, content):
+def test_no_broken_file_raises(make_run, name):
     path = make_run()
-    (path / name).write_bytes(content)
-    run = read_run(path)
-    group_runs([run])
-    harmless = name == "env.json" and content == b'{"tasks": 3}'
-    assert bool(run.missing) != harmless
+    for content in BROKEN:
+        (path / name).write_bytes(content)
+        run = read_run(path)
+        group_runs([run])
+        harmless = name == "env.json" and content == b'{"tasks": 3}'
+        assert bool(run.missing) != harmless, content[:20]
 
 
 @pytest.mark.parametrize("name", FILES)

@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,16 +22,11 @@ from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment, resume, start
 from fedfeat.runs.folder import RunFolder
 from toy import toy_config, toy_table, untimed, write_toy
+from toy_runs import weights
 
 
 def fedfeat(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "fedfeat", *map(str, arguments)]
-
-
-def weights(folder: Path) -> bytes:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0].weights.numpy().tobytes()
 
 
 @pytest.fixture
@@ -92,9 +89,8 @@ def _lines(path: Path) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.processes
 @pytest.mark.real_data
-def test_cifar10_with_resnet18_killed_and_resumed(tmp_path: Path) -> None:
+def test_cifar10_with_resnet18_stopped_and_resumed(tmp_path: Path) -> None:
     """Real images, the real network: a short run of FEAT_F on CPU, end to end."""
     if "FEDFEAT_DATA" not in os.environ:
         pytest.skip("set FEDFEAT_DATA to a folder that holds cifar10")
@@ -110,10 +106,15 @@ def test_cifar10_with_resnet18_killed_and_resumed(tmp_path: Path) -> None:
         "train.local_epochs=1",
     ]
     sets += ["run.checkpoint_seconds=0", "feat.logits=cosine"]
-    options = [o for s in sets for o in ("--set", s)]
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    start(load_config(Path("cifar10-5"), sets), whole)
-    kill_after(3, fedfeat("run", "cifar10-5", *options, "--out", cut), cut)  # the first task is done
+    config, whole, cut = load_config(Path("cifar10-5"), sets), tmp_path / "whole", tmp_path / "cut"
+
+    def stop(event: Mapping[str, Any]) -> None:
+        if event["event"] == "task":
+            raise InterruptedError
+
+    start(config, whole)
+    with pytest.raises(InterruptedError):
+        start(config, cut, (stop,))
     resume(cut)
     results = [json.loads((folder / "result.json").read_text()) for folder in (whole, cut)]
     assert untimed(results[0]) == untimed(results[1])

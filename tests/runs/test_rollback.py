@@ -17,6 +17,7 @@ from fedfeat.runs.experiment import resume, start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.rollback import roll_back
 from toy import toy_config, untimed, write_toy
+from toy_runs import weights
 
 PRIVATE = {"model": {"norm": "group"}, "privacy": {"clip": 1.0, "noise": 0.5}}
 
@@ -27,12 +28,6 @@ def run_toy(tmp_path: Path, **changes: Any) -> tuple[Path, dict[str, Any]]:
     kept = {"checkpoint_seconds": 0.0, "keep_task_ends": True, **changes.pop("run", {})}
     config = toy_config("herding+feat", data={"path": str(data)}, run=kept, train={"rounds": 2}, **changes)
     return tmp_path / "run", start(config, tmp_path / "run")
-
-
-def weights(folder: Path) -> bytes:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return bytes(loaded[0].weights.numpy().tobytes())
 
 
 @pytest.mark.parametrize(("to", "repeated"), [("1:end", 4), ("2:end", 2), ("3:2", 0)])

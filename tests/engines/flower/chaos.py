@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from fedfeat.algorithm.engine import Lost
 from fedfeat.config.config import Config
 from fedfeat.core.payload import Payload
@@ -157,13 +155,6 @@ def simulated(config: Config, folder: Path, shortfalls: list[dict[str, Any]]) ->
     experiment = Experiment(plain, engine=engine)
     run = RunFolder.create(folder, plain, experiment.scenario.to_json(experiment.dataset.class_names))
     return experiment.run(run, Progress(), ())
-
-
-def weights(folder: Path) -> np.ndarray:
-    """Return the final global model of a run."""
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0].weights.numpy()
 
 
 def kill(pid: int) -> None:

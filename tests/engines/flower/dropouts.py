@@ -16,6 +16,7 @@ from fedfeat.federation.progress import Progress
 from fedfeat.runs.experiment import Experiment, Result, start
 from fedfeat.runs.folder import RunFolder
 from toy import toy_config, untimed, write_toy
+from toy_runs import weights
 
 QUICK = {"deadline": 0.2, "wait": 0.5, "poll": 0.01}
 VICTIM = 1  # of three clients; its node is in the middle too
@@ -64,13 +65,9 @@ def in_process_without(
 
 def uninterrupted(tmp_path: Path, method: str) -> tuple[Result, bytes]:
     result = start(toy_config(method, **small(tmp_path)), tmp_path / "uninterrupted")
-    loaded = RunFolder.open(tmp_path / "uninterrupted").checkpoints.load()
-    assert loaded is not None
-    return result, loaded[0].weights.numpy().tobytes()
+    return result, weights(tmp_path / "uninterrupted")
 
 
 def same_outcome(folder: Path, result: Result, expected: tuple[Result, bytes]) -> bool:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
     plain = [{k: v for k, v in untimed(r).items() if k != "config"} for r in (result, expected[0])]
-    return plain[0] == plain[1] and loaded[0].weights.numpy().tobytes() == expected[1]
+    return plain[0] == plain[1] and weights(folder) == expected[1]

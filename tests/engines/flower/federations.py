@@ -1,4 +1,4 @@
-"""Helpers of the federation tests: waiting, and looking at processes."""
+"""Helpers of the federation tests: comparing with a simulation, waiting, and looking at processes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from fedfeat.runs.experiment import Result
+from toy import untimed
+
+
+def comparable(result: Result) -> Result:
+    """Return a result without what the engine decides."""
+    config = {k: v for k, v in result["config"].items() if k != "engine"}
+    return {**untimed(result), "config": config}
 
 
 def eventually(condition: Callable[[], object], seconds: float = 30.0, what: str = "the condition") -> None:

@@ -1,4 +1,4 @@
-"""The engine, the clients and their memory in one process: the same bytes as in simulation, for every method."""
+"""The engine, the clients and their memory in one process: the same bytes as in simulation, for every part."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from federations import comparable
 from local_grid import LocalGrid, local_nodes
 
 from fedfeat.config.config import Config
@@ -14,19 +15,13 @@ from fedfeat.core.payload import Payload
 from fedfeat.engines.flower.codec import pack
 from fedfeat.engines.flower.engine import FlowerEngine
 from fedfeat.engines.flower.messages import Channel, Reply
-from fedfeat.methods import all_methods
 from fedfeat.runs.experiment import Experiment, Result, start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
-from toy import toy_config, untimed, write_toy
+from toy import each_part_once, toy_config, write_toy
+from toy_runs import weights
 
 pytestmark = pytest.mark.slow
-
-
-def weights(folder: Path) -> bytes:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0].weights.numpy().tobytes()
 
 
 def both(method: str, tmp_path: Path, **changes: Any) -> tuple[Config, Config]:
@@ -40,11 +35,6 @@ def both(method: str, tmp_path: Path, **changes: Any) -> tuple[Config, Config]:
 def federated(config: Config, folder: Path, grid: LocalGrid) -> Result:
     RunFolder.create(folder, config, {})
     return run_in(folder, grid)
-
-
-def comparable(result: Result) -> Result:
-    config = {k: v for k, v in result["config"].items() if k != "engine"}
-    return {**untimed(result), "config": config}
 
 
 def test_every_tensor_of_a_reply_comes_to_the_servers_device(tmp_path: Path) -> None:
@@ -69,7 +59,7 @@ def test_every_tensor_of_a_reply_comes_to_the_servers_device(tmp_path: Path) -> 
     }
 
 
-@pytest.mark.parametrize("method", all_methods())
+@pytest.mark.parametrize("method", each_part_once())
 def test_same_bytes_as_in_process(method: str, tmp_path: Path) -> None:
     here, there = both(method, tmp_path)
     expected = start(here, tmp_path / "here")

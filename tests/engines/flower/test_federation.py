@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from federations import eventually, processes_that_mention
+from federations import comparable, eventually, processes_that_mention
 
 from fedfeat.config.config import Config
 from fedfeat.engines.flower.control import Control
@@ -19,8 +19,8 @@ from fedfeat.engines.flower.processes import Process
 from fedfeat.runs import deploy
 from fedfeat.runs.deploy import Server
 from fedfeat.runs.experiment import Result, start
-from fedfeat.runs.folder import RunFolder
-from toy import toy_config, untimed, write_toy
+from toy import toy_config, write_toy
+from toy_runs import weights
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 Federation = tuple[Server, list[Process], Path]
@@ -30,17 +30,6 @@ def toy(folder: Path, method: str, clients: int, rounds: int) -> Config:
     """Return a quick experiment of two tasks."""
     small = {"scenario": {"tasks": 2, "clients": clients}, "train": {"rounds": rounds}, "federation": {"poll": 0.05}}
     return toy_config(method, data={"path": str(folder / "toy.npz")}, **small)
-
-
-def comparable(result: Result) -> Result:
-    config = {k: v for k, v in result["config"].items() if k != "engine"}
-    return {**untimed(result), "config": config}
-
-
-def weights(folder: Path) -> bytes:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0].weights.numpy().tobytes()
 
 
 def run_both_ways(config: Config, server: Server, folder: Path) -> tuple[Result, list[dict[str, Any]]]:

@@ -29,13 +29,14 @@ from fedfeat.engines.inprocess import InProcessEngine
 from fedfeat.federation.evaluation import SENDS
 from fedfeat.federation.exchange import TooFewClients
 from fedfeat.federation.screen import fault_of
-from fedfeat.methods import all_methods
 from fedfeat.methods.fedcbdr.fedcbdr import LeverageChoice
 from fedfeat.methods.fedcbdr.leverage import row_mask, shared_rotation
 from fedfeat.runs.experiment import Experiment, Result, start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
 from fedfeat.scenario.build import named_classes
+from toy import each_part_once
+from toy_runs import saved, weights
 
 CLASSES = [name for task in TASKS for name in task]
 SCALARS = {"samples", "loss.ce", "loss.tts", "loss.gsa", "loss.first_epoch", "prior_head", "prior_tail", "num_tail"}
@@ -72,8 +73,8 @@ def said() -> Iterator[list[str]]:
     logging.getLogger("fedfeat").removeHandler(handler)
 
 
-@pytest.mark.parametrize("method", all_methods())
-def test_every_method_runs_on_clients_own_images(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", each_part_once())
+def test_every_part_runs_on_clients_own_images(method: str, tmp_path: Path) -> None:
     config = own_config(method, train={"rounds": 1, "local_epochs": 1})
     result = federated(config, tmp_path / "run", LocalGrid(own_nodes(tmp_path)))
     assert result["rounds_with_fewer_clients"] == []
@@ -100,7 +101,7 @@ def test_what_was_learned_and_what_left(method: str, tmp_path: Path) -> None:
         assert up[("masked_features", "features")] == sum(trained[0].values()) * 16 * 4
     assert up.keys() <= allowed
     assert up[("evaluate", "tables")] == 3 * 2 * (2 * 2 + 4 * 4) * 8
-    model = len(_progress(tmp_path / "run").weights) * 4
+    model = len(saved(tmp_path / "run").weights) * 4
     assert up[("train", "weights")] == (2 + 3) * 4 * model
 
 
@@ -125,7 +126,7 @@ def test_tables_add_up_to_those_of_all_test_images_together(tmp_path: Path) -> N
     experiment = Experiment(config, engine=InProcessEngine)
     engine = InProcessEngine(config, pooled, experiment.scenario, experiment.method)
     engine.begin_task(1)
-    progress = _progress(tmp_path / "run")
+    progress = saved(tmp_path / "run")
     tables: Tables = engine.evaluate(progress.weights, progress.known)
     assert result["confusion"] == tables.corrected.tolist()
     assert result["confusion_uncorrected"] == tables.plain.tolist()
@@ -138,8 +139,7 @@ def test_a_repeated_run_has_the_same_bytes(tmp_path: Path) -> None:
     config = own_config("herding+feat", train={"rounds": 2})
     for name in ("one", "two"):
         federated(config, tmp_path / name / "run", LocalGrid(own_nodes(tmp_path / name)))
-    one, two = (_progress(tmp_path / name / "run").weights for name in ("one", "two"))
-    assert one.numpy().tobytes() == two.numpy().tobytes()
+    assert weights(tmp_path / "one" / "run") == weights(tmp_path / "two" / "run")
 
 
 def test_a_client_that_fails_in_evaluation_is_left_out(tmp_path: Path) -> None:
@@ -292,12 +292,6 @@ def test_without_processes_own_data_is_refused_in_one_sentence(tmp_path: Path) -
     config = own_config("finetune", engine={"name": "inprocess"})
     with pytest.raises(ConfigError, match="those that own their data, are processes of their own"):
         start(config, tmp_path / "run")
-
-
-def _progress(folder: Path) -> Any:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0]
 
 
 def _fewer(result: Result) -> list[dict[str, Any]]:

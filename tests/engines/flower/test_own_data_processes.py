@@ -18,15 +18,9 @@ from fedfeat.cli import app
 from fedfeat.config.config import Config
 from fedfeat.engines.flower.client import ClientSettings, FederationClient
 from fedfeat.runs import deploy
-from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
 from report.report_page import Page
-
-
-def weights(folder: Path) -> bytes:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0].weights.numpy().tobytes()
+from toy_runs import weights
 
 
 def federate(*arguments: str) -> Any:

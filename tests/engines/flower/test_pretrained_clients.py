@@ -7,12 +7,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from federations import comparable
 from local_grid import LocalGrid, local_nodes
-from test_engine import comparable, federated, weights
+from test_engine import federated
 
 from fedfeat.federation.exchange import TooFewClients
 from fedfeat.runs.experiment import start
 from toy import toy_config, write_toy
+from toy_runs import weights
 from vision_models import VIT, save_model
 
 pytestmark = pytest.mark.slow

@@ -15,12 +15,7 @@ from fedfeat.runs.experiment import start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
 from toy import toy_config, write_toy
-
-
-def weights(folder: Path) -> bytes:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0].weights.numpy().tobytes()
+from toy_runs import weights
 
 
 @pytest.mark.parametrize("privacy", [{"clip": 0.05}, {"clip": 0.05, "noise": 0.5}], ids=["clip", "noise"])

@@ -28,15 +28,10 @@ from fedfeat.runs.experiment import start
 from fedfeat.runs.folder import RunFolder
 from fedfeat.runs.server_app import run_in
 from toy import toy_config
+from toy_runs import weights
 
 SECURE = {"privacy": {"secure_aggregation": True, "fewest_clients": 2}}
 MASKED = {torch.int32, torch.int64, torch.uint8}  # what may leave: residues, keys and shares
-
-
-def weights(folder: Path) -> bytes:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0].weights.numpy().tobytes()
 
 
 def run_here(tmp_path: Path, config: Any, **grid: Any) -> dict[str, Any]:

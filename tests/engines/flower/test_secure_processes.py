@@ -10,10 +10,11 @@ from federations import processes_that_mention
 
 from fedfeat.engines.flower import keys
 from fedfeat.engines.flower.addresses import split_address
+from fedfeat.engines.flower.roster import read_roster
 from fedfeat.runs import deploy
 from fedfeat.runs.experiment import start
-from fedfeat.runs.folder import RunFolder
 from toy import toy_config, write_toy
+from toy_runs import weights
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 NAMES = ["client-0", "client-1", "client-2"]
@@ -26,12 +27,6 @@ noise = 0.01
 one_answer = true
 operations = ["train", "keep_random"]
 """
-
-
-def weights(folder: Path) -> bytes:
-    loaded = RunFolder.open(folder).checkpoints.load()
-    assert loaded is not None
-    return loaded[0].weights.numpy().tobytes()
 
 
 def test_a_federation_with_tls_keys_policies_clip_noise_and_masks(tmp_path: Path) -> None:
@@ -55,13 +50,15 @@ def test_a_federation_with_tls_keys_policies_clip_noise_and_masks(tmp_path: Path
         for k, name in enumerate(NAMES):
             options = {"client": k, "device": "cpu", "data": data, "policy": str(tmp_path / "policy.toml")}
             mine = keys.read_client_keys(tmp_path / "keys" / "clients" / name)
-            stack.enter_context(deploy.client(tmp_path / name, name, address, options, keys=mine))
+            # What it calls itself does not matter: the name of its key does.
+            stack.enter_context(deploy.client(tmp_path / name, "somebody", address, options, keys=mine))
         result = server.run(deploy.prepare_run(deploy.federated(config), tmp_path / "run"))
     assert processes_that_mention(str(tmp_path)) == []
+    assert sorted(read_roster(tmp_path / "run")[1]) == NAMES
     expected = start(config, tmp_path / "here")
     assert result["rounds_with_fewer_clients"] == []
     assert result["accuracy_matrix"] == expected["accuracy_matrix"]
     assert weights(tmp_path / "run") == weights(tmp_path / "here")
-    log = (tmp_path / "client-0" / "client-0.log").read_text()
+    log = (tmp_path / "client-0" / "somebody.log").read_text()
     assert "masked, so that the server learns sums of 3 clients or more" in log
     assert "train.unmask" in log

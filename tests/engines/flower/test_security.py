@@ -10,7 +10,6 @@ import socket
 import ssl
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +35,6 @@ from fedfeat.engines.flower.processes import GatewayProcess, ProcessError, Super
 from fedfeat.engines.flower.roster import Roster, read_roster
 from fedfeat.engines.flower.superlink import account_of
 from fedfeat.runs import deploy
-from toy import toy_config, write_toy
 
 pytestmark = [pytest.mark.processes, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -78,25 +76,6 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         Control(server.link.address, server.link.ca) as control,
     ):
         yield Federation(folder, server, control, control.register_exactly(known.clients))
-
-
-def test_registered_clients_join_through_the_gateway_and_a_run_completes(
-    federation: Federation, tmp_path: Path
-) -> None:
-    data = str(write_toy(tmp_path / "toy.npz"))
-    config = toy_config("finetune", data={"path": data}, scenario={"tasks": 1, "clients": 2}, train={"rounds": 1})
-    with ExitStack() as stack:
-        for name in ("client-0", "client-1"):
-            mine = keys.read_client_keys(federation.folder / "keys" / "clients" / name)
-            assert mine.name == name
-            options = {"device": "cpu", "data": data}
-            # What it calls itself does not matter: the name of its key does.
-            process = deploy.client(tmp_path / name, "somebody", federation.address, options, keys=mine)
-            stack.enter_context(process)
-        result = federation.server.run(deploy.prepare_run(deploy.federated(config), tmp_path / "run"))
-        assert federation.online() == ["client-0", "client-1"]
-    assert result["rounds_with_fewer_clients"] == []
-    assert set(read_roster(tmp_path / "run")[1]) == {"client-0", "client-1"}
 
 
 def test_a_client_with_an_unknown_key_ends(federation: Federation, tmp_path: Path) -> None:
