@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedfeat.core.errors import FedfeatError
 from fedfeat.core.settings import flatten
 from fedfeat.federation.loop import Event
 from fedfeat.runs.contract.trial import history
@@ -37,7 +38,9 @@ def difference(expected: Path, found: Path) -> str | None:
 def final_weights(folder: Path) -> bytes:
     """Return the bytes of the model in the last checkpoint of a run."""
     loaded = RunFolder.open(folder).checkpoints.load()
-    return b"" if loaded is None else loaded[0].weights.cpu().numpy().tobytes()
+    if loaded is None:
+        raise FedfeatError(f"{folder}: the run left no checkpoint, so there are no weights to compare")
+    return loaded[0].weights.cpu().numpy().tobytes()
 
 
 def _place(event: Event) -> str:
