@@ -240,6 +240,13 @@ def test_gradients_go_through_synthetic_batches_in_half_precision(
     assert half_precision_difference(tmp_path, method) < (5e-3 if GPU else TOLERANCE)
 
 
+@pytest.mark.parametrize("method", ["target", "lander"])
+def test_clients_of_a_single_step_have_synthetic_batches_to_capture_it_on(tmp_path: Path, method: str) -> None:
+    train = {"batch": 64, "rounds": 1, "local_epochs": 1}
+    ours, theirs = (run(tmp_path / e["name"], method, e, train=train) for e in (CUDA, IN_PROCESS))
+    assert difference(ours, theirs) < TOLERANCE
+
+
 @pytest.mark.parametrize("method", ["target", "fedlwf"])
 def test_teachers_whose_norms_are_folded_agree_in_half_precision(tmp_path: Path, method: str) -> None:
     # With a teacher that knows nothing FedLwF ends 0.003 away, TARGET 0.018.

@@ -61,3 +61,12 @@ def test_noise_comes_from_the_layers_alone():
     assert torch.allclose(images[0], images[2], atol=1e-5)  # one class, one layer
     assert not torch.allclose(images[0], images[10], atol=1e-3)  # one class, two layers
     assert not torch.allclose(images[0], images[1], atol=1e-3)  # two classes, one layer
+
+
+@pytest.mark.parametrize("classes", [1, 2, 4, 10, 20])
+def test_no_layer_makes_a_class_twice(classes):
+    layers = AnchorGenerator(4, 8, 40, (8, 8, 1), classes).noise
+    of_sample = torch.arange(len(layers.weight)).repeat_interleave(layers.share)[:40]
+    made = list(zip(of_sample.tolist(), (torch.arange(40) % classes).tolist(), strict=True))
+    assert len(set(made)) == 40
+    assert layers.share == min(classes, 10)

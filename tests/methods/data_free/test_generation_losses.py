@@ -97,6 +97,23 @@ def test_later_rounds_are_blended_with_what_is_remembered():
     assert float(probe.stored[0][1]) == pytest.approx(1.0)
 
 
+def test_moments_of_reduced_precision_are_not_rounded_to_it():
+    network = layer_with([0.0], [1.0])
+    probe = BatchNormProbe(network)
+    activations = torch.linspace(0.9, 1.2, 1000).view(10, 1, 10, 10).bfloat16()
+    with probe.watching():
+        network(activations)
+    mean, variance = probe.current[0]
+    assert mean.item() == pytest.approx(activations.double().mean().item(), rel=1e-5)
+    assert variance.item() == pytest.approx(activations.double().var(correction=0).item(), rel=1e-4)
+    for _ in range(40):  # a tenth of the way to other moments in every round
+        with probe.watching():
+            network(activations + 0.02)
+        probe.remember()
+    target = (activations + 0.02).double().mean().item()
+    assert probe.stored[0][0].item() == pytest.approx(target, rel=1e-5)
+
+
 def test_only_the_newest_forward_pass_counts_and_nothing_outside_the_block():
     network = layer_with([0.0], [1.0])
     probe = BatchNormProbe(network)

@@ -249,6 +249,15 @@ def test_labels_are_balanced(classes, size):
     assert (labels[: size // classes * classes] == np.tile(np.arange(classes), size // classes)).all()
 
 
+@pytest.mark.parametrize("classes", [2, 3])
+def test_no_image_of_a_round_is_made_twice_however_few_classes_there_are(context, classes):
+    few = replace(context, teacher=frozen(network_for(classes=classes)), num_classes=classes)
+    images, labels = AnchoredGenerator(few, SMALL_LANDER, anchors_for(classes), BOUND).make_batch(0, None)
+    assert labels.bincount().tolist() == [12 // classes] * classes
+    apart = torch.cdist(images.flatten(1), images.flatten(1)) + torch.eye(12)
+    assert float(apart.min()) > 1e-3
+
+
 def test_input_statistics_are_learned_unless_those_of_the_data_are_wanted(context):
     for source, moves in (("learned", True), ("data", False)):
         settings = SMALL_LANDER.model_copy(update={"input_statistics": source})

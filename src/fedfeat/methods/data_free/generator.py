@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 ImageShape = tuple[int, int, int]  # height, width, channels
 WIDTH = 64
-SHARE = 10  # consecutive samples of a batch that one noisy layer serves
+SHARE = 10  # consecutive samples of a batch that one noisy layer serves, at most
 
 
 class ImageGenerator(nn.Module):
@@ -46,11 +46,12 @@ class ImageGenerator(nn.Module):
 
 
 class NoisyLinears(nn.Module):
-    """Linear layers side by side, each for the next ten samples of a batch, drawn anew whenever one asks."""
+    """Linear layers side by side, each for the next few samples of a batch, drawn anew whenever one asks."""
 
-    def __init__(self, inputs: int, outputs: int, batch: int) -> None:
+    def __init__(self, inputs: int, outputs: int, batch: int, share: int = SHARE) -> None:
         super().__init__()
-        count = -(-batch // SHARE)
+        self.share = share
+        count = -(-batch // share)
         self.weight = nn.Parameter(torch.zeros(count, inputs, outputs))
         self.bias = nn.Parameter(torch.zeros(count, 1, outputs))
 
@@ -63,17 +64,20 @@ class NoisyLinears(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map [B, inputs] to [B, outputs]; B is at most the batch that the layers were made for."""
         count = len(self.weight)
-        groups = F.pad(x, (0, 0, 0, count * SHARE - len(x))).view(count, SHARE, -1)
+        groups = F.pad(x, (0, 0, 0, count * self.share - len(x))).view(count, self.share, -1)
         return torch.baddbmm(self.bias, groups, self.weight).flatten(0, 1)[: len(x)]
 
 
 class AnchorGenerator(nn.Module):
-    """Anchors [B, d] of the wanted classes to images; the noisy layers are the only source of variety."""
+    """Anchors [B, d] of the wanted classes to images; the noisy layers are the only source of variety.
 
-    def __init__(self, dim: int, code: int, batch: int, image_shape: ImageShape) -> None:
+    One layer makes the same image of a class every time, so it serves no more samples than there are classes.
+    """
+
+    def __init__(self, dim: int, code: int, batch: int, image_shape: ImageShape, classes: int = SHARE) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(dim)
-        self.noise = NoisyLinears(dim, code, batch)
+        self.noise = NoisyLinears(dim, code, batch, min(classes, SHARE))
         self.images = ImageGenerator(code, image_shape)
 
     def forward(self, anchors: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ Deviations:
     - Anchors come from character n-grams of the class names unless you give others. They are put where the published
       ones lie: a common part of norm 8.6 and a variance of 0.04 per dimension around it.
     - A first task with one class is possible; the released code divides by zero there.
+    - With fewer than ten classes a noisy layer serves one image of each; with ten, some would be the same image.
     - Synthetic images are cropped and flipped as the data set's own are.
 """
 

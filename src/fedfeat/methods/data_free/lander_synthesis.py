@@ -105,7 +105,8 @@ class AnchoredGenerator:
         self.probe = BatchNormProbe(context.teacher)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(context.seed_of("generator"))
-            generator = AnchorGenerator(anchors.shape[1], settings.code, settings.batch, context.image_shape)
+            classes, dim = anchors.shape
+            generator = AnchorGenerator(dim, settings.code, settings.batch, context.image_shape, classes)
         self.generator = generator.to(context.device).train()
         channels = context.image_shape[2]
         self.mean = torch.full((channels,), FIRST_MEAN, device=context.device, requires_grad=True)

@@ -82,7 +82,8 @@ class BatchNormProbe:
 
     def _take(self, place: int, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
         x: Tensor = inputs[0]
-        variance, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0)
+        # In bf16 the moments would be rounded to 8 bits, and what a round adds to the stored ones would get lost.
+        variance, mean = torch.var_mean(x.float(), dim=(0, 2, 3), correction=0)
         self.current[place] = mean, variance
 
     def loss(self) -> Tensor:

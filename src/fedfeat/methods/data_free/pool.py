@@ -32,6 +32,8 @@ MAPPING = "mapping"  # the trained layer between features and anchors, where a m
 LOGITS, PREVIOUS_LOGITS = "synthetic_logits", "previous_logits"
 MAPPED, PREVIOUS_MAPPED = "synthetic_mapped", "previous_mapped"
 
+LEAST_STEPS = 4  # that a plan has rows for: an engine that captures a step tries it on up to three batches
+
 PassRng = Callable[[int], np.random.Generator]  # the random numbers of each pass over the pool
 
 
@@ -152,7 +154,7 @@ class SyntheticBatches(Reference):
         steps = train.local_epochs * math.ceil(len(client.local_set) / train.batch)
         rng = partial(rng_at, client.seed, "synthetic-batches", *where)
         plan = plan_batches(count, size, steps, client.images.augmentation, rng)
-        rows = size * 2 ** (steps - 1).bit_length()
+        rows = size * max(2 ** (steps - 1).bit_length(), LEAST_STEPS)
         filled = [values.new_zeros(rows, *values.shape[1:]) for values in plan[:3]]
         for room, values in zip(filled, plan, strict=False):
             room[: len(values)] = values
