@@ -28,7 +28,7 @@ from fedfeat.config.config import Config
 from fedfeat.core.errors import ConfigError, FedfeatError
 from fedfeat.core.payload import SHARED, Payload, number_of
 from fedfeat.data.dataset import Dataset
-from fedfeat.engines.base import ROOM, image_bytes
+from fedfeat.engines.base import ROOM, FrozenNetworks, image_bytes
 from fedfeat.engines.cuda.arithmetic import arithmetic
 from fedfeat.engines.cuda.capture import STEPS_TO_CAPTURE, put_back, warmed_up
 from fedfeat.engines.cuda.local_update import (
@@ -61,6 +61,8 @@ class CudaEngine(InProcessEngine):
             )
         precision = self.network.autocast or torch.float32
         self.arithmetic = arithmetic(config.engine.kernels, self.train_images, config.train.batch, precision)
+        # What the server distils from, and copies of it that it trains, use the same kernels as clients.
+        self._frozen = FrozenNetworks(lambda: self.arithmetic.prepare(self.new_network()), scenario)
         self.networks: list[Network] = []
         self.replicas: list[Replica] = []
         self.wanted: int | None = None

@@ -198,7 +198,10 @@ def new_student(context: SynthesisContext) -> Network:
             parameter.copy_(drawn)
         for module in student.modules():
             if isinstance(module, nn.BatchNorm2d):
-                module.reset_running_stats()
+                assert module.running_mean is not None
+                assert module.running_var is not None
+                module.running_mean.zero_()
+                module.running_var.fill_(1)
                 module.weight.copy_(torch.normal(1.0, 0.02, module.weight.shape, generator=generator))
     return student.eval().requires_grad_(False)
 
