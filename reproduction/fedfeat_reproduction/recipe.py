@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedfeat.config.presets import Cell
+from fedfeat.config.presets import Cell, short_name
 from fedfeat.core.files import write_atomically
 from fedfeat.report.tables import markdown_table
 from fedfeat_reproduction.choices import cell_of, changes_in
@@ -50,7 +50,7 @@ def figures_markdown(figures: Figures) -> str:
     """Return the figures as a table, a column for each cell."""
     cells = sorted({cell for row in figures.values() for cell in row}, key=lambda cell: cell.name)
     rows = [
-        [f"`{method}`", _told(changes), *(_shown(row.get(cell)) for cell in cells)]
+        [f"`{short_name(method)}`", _told(changes), *(_shown(row.get(cell)) for cell in cells)]
         for (method, changes), row in figures.items()
     ]
     return markdown_table(["composition", "changed", *(cell.title for cell in cells)], rows, 2) if rows else NONE_YET
