@@ -6,9 +6,11 @@ travels as arrays, one per dtype, which Flower cuts into pieces.
 
 from __future__ import annotations
 
+import importlib
 import json
+import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -38,6 +40,7 @@ NO_REPLY = "no reply within"  # of a client that kept silent until the deadline
 CANNOT_RUN = {ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.INVALID_FAB}
 HINT = "; install the same versions of fedfeat and flwr on all machines"
 
+HTTP_GRID = "flwr.superlink.grid.http_grid"  # loads a database layer: a second that clients need not wait for
 TESTED_VERSIONS = ("1.41.0", "1.42.0")  # of Flower, with which its private parts may be used
 # A message is announced before its parts have arrived. Flower then waits one second, and two before the next try.
 pull_quickly = partial(pull_objects, initial_backoff=0.05, backoff_cap=0.4, max_tries_per_object=100_000)
@@ -53,9 +56,16 @@ def is_tested_version() -> bool:
 def poll_quickly() -> None:
     """Let the server app's grid fetch replies without Flower's long waits."""
     if is_tested_version():
-        from flwr.superlink.grid import http_grid  # with its database layer: a second that clients need not wait for
+        importlib.import_module(HTTP_GRID).pull_objects = pull_quickly  # type: ignore[attr-defined]
 
-        http_grid.pull_objects = pull_quickly  # type: ignore[attr-defined]
+
+def pull_before(ends: float, object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
+    """Fetch the parts of a reply, waiting for a third of the time that is left until ``ends``, but a second at least.
+
+    Who stops in the middle of an upload has announced a reply that never comes. Flower fetches one reply after another,
+    so waiting for that one to the end would cost all others theirs.
+    """
+    return pull_quickly(object_ids, pull_object_fn, max_time=max((ends - time.monotonic()) / 3, 1.0))
 
 
 def config_to_send(config: Config) -> Table:
@@ -140,6 +150,8 @@ class Channel:
     def send(self, kind: str, requests: Mapping[int, Request], deadline: float) -> Iterator[tuple[int, Reply | Lost]]:
         """Send requests by key and yield ``(key, reply)`` as they come in; at the deadline, who is missing."""
         started = time.monotonic()
+        if (http_grid := sys.modules.get(HTTP_GRID)) is not None and is_tested_version():
+            http_grid.pull_objects = partial(pull_before, started + deadline)  # type: ignore[attr-defined]
         messages = [
             Message(to_records(r.header, r.payload), r.node, f"query.{kind}", ttl=deadline + 1.0)
             for r in requests.values()
