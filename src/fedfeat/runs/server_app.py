@@ -16,7 +16,7 @@ from fedfeat.core.lock import lock_folder
 from fedfeat.data import Dataset
 from fedfeat.engines.flower.app import show_log
 from fedfeat.engines.flower.engine import FlowerEngine
-from fedfeat.engines.flower.messages import Channel, poll_quickly
+from fedfeat.engines.flower.messages import Channel
 from fedfeat.runs.experiment import Result, go_on
 from fedfeat.runs.folder import RunFolder
 from fedfeat.scenario import Scenario
@@ -31,7 +31,6 @@ def main(grid: Grid, context: Context) -> None:
     """Run the experiment of a run folder; what the user has to fix is left in a file beside it."""
     folder = Path(str(context.run_config["folder"]))
     show_log(dates=True, file=folder / SERVER_LOG)  # Flower keeps what its server app prints to itself
-    poll_quickly()
     try:
         run_in(folder, grid)
     except FedfeatError as error:

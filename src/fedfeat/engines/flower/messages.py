@@ -6,7 +6,6 @@ travels as arrays, one per dtype, which Flower cuts into pieces.
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 import time
@@ -40,7 +39,7 @@ NO_REPLY = "no reply within"  # of a client that kept silent until the deadline
 CANNOT_RUN = {ErrorCode.LOAD_CLIENT_APP_EXCEPTION, ErrorCode.INVALID_FAB}
 HINT = "; install the same versions of fedfeat and flwr on all machines"
 
-HTTP_GRID = "flwr.superlink.grid.http_grid"  # loads a database layer: a second that clients need not wait for
+HTTP_GRID = "flwr.superlink.grid.http_grid"  # loaded where a server app runs, with a database layer clients can spare
 TESTED_VERSIONS = ("1.41.0", "1.42.0")  # of Flower, with which its private parts may be used
 # A message is announced before its parts have arrived. Flower then waits one second, and two before the next try.
 pull_quickly = partial(pull_objects, initial_backoff=0.05, backoff_cap=0.4, max_tries_per_object=100_000)
@@ -51,12 +50,6 @@ Header = dict[str, Any]  # plain values, sent as JSON
 def is_tested_version() -> bool:
     """Tell whether the installed version of Flower is one that its private parts were tested in."""
     return flwr.__version__ in TESTED_VERSIONS
-
-
-def poll_quickly() -> None:
-    """Let the server app's grid fetch replies without Flower's long waits."""
-    if is_tested_version():
-        importlib.import_module(HTTP_GRID).pull_objects = pull_quickly  # type: ignore[attr-defined]
 
 
 def pull_before(ends: float, object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
@@ -150,7 +143,7 @@ class Channel:
     def send(self, kind: str, requests: Mapping[int, Request], deadline: float) -> Iterator[tuple[int, Reply | Lost]]:
         """Send requests by key and yield ``(key, reply)`` as they come in; at the deadline, who is missing."""
         started = time.monotonic()
-        if (http_grid := sys.modules.get(HTTP_GRID)) is not None and is_tested_version():
+        if is_tested_version() and (http_grid := sys.modules.get(HTTP_GRID)) is not None:
             http_grid.pull_objects = partial(pull_before, started + deadline)  # type: ignore[attr-defined]
         messages = [
             Message(to_records(r.header, r.payload), r.node, f"query.{kind}", ttl=deadline + 1.0)
